@@ -1,0 +1,1 @@
+"""Kernels written with nothing but `import astdsl`, each beside its reference in NumPy."""

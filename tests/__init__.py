@@ -1,0 +1,1 @@
+"""Tests of astdsl: the folders mirror the package."""

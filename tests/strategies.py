@@ -1,0 +1,1 @@
+"""Hypothesis strategies: every generator that the tests share, one section for each family."""
