@@ -1,0 +1,1 @@
+"""The typed intermediate representation: what a kernel means, independent of any machine."""

@@ -1,0 +1,114 @@
+"""What a compiled kernel asks of whoever launches it: parameters, grid, checks.
+
+Invariant: plain data, written to disk and read back as data. A host expression is a number or a
+tuple `(operation, *operands)` over the rows of `HOST_OPERATIONS`, `("dim", param, axis)` and
+`("scalar", param)`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from astdsl.ir.dtypes import DType
+from astdsl.source import Span
+
+HostExpression: TypeAlias = int | float | bool | tuple[Any, ...]
+# Each row is the Python expression that computes it, operands in braces.
+HOST_OPERATIONS = {
+    "add": "({0} + {1})",
+    "subtract": "({0} - {1})",
+    "multiply": "({0} * {1})",
+    "divide": "({0} / {1})",
+    "floor_divide": "({0} // {1})",
+    "remainder": "({0} % {1})",
+    "minimum": "min({0}, {1})",
+    "maximum": "max({0}, {1})",
+    "negate": "(-{0})",
+    "absolute": "abs({0})",
+    "eq": "({0} == {1})",
+    "ne": "({0} != {1})",
+    "lt": "({0} < {1})",
+    "le": "({0} <= {1})",
+    "gt": "({0} > {1})",
+    "ge": "({0} >= {1})",
+    "and": "({0} & {1})",
+    "or": "({0} | {1})",
+    "xor": "({0} ^ {1})",
+    "shift_left": "({0} << {1})",
+    "shift_right": "({0} >> {1})",
+    "not": "(not {0})",
+    "select": "({1} if {0} else {2})",
+    "int": "int({0})",
+    "float": "float({0})",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class PointerSlot:
+    """The address of a parameter's element (0, ..., 0)."""
+
+    param: int
+
+
+@dataclass(frozen=True, slots=True)
+class ScalarSlot:
+    """A runtime scalar, as its dtype."""
+
+    param: int
+    dtype: DType
+
+
+@dataclass(frozen=True, slots=True)
+class DimSlot:
+    """The extent of a parameter's axis, as i64."""
+
+    param: int
+    axis: int
+
+
+@dataclass(frozen=True, slots=True)
+class StrideSlot:
+    """The stride of a parameter's axis in elements, as i64."""
+
+    param: int
+    axis: int
+
+
+@dataclass(frozen=True, slots=True)
+class MapSlot:
+    """A 128-byte tensor map of a parameter, a `__grid_constant__`.
+
+    `order` lists the axes fastest first (the contiguous one leads); `box` is the extent of each
+    axis in that order; `swizzle_bytes` is 0, 32, 64 or 128.
+    """
+
+    param: int
+    order: tuple[int, ...]
+    box: tuple[int, ...]
+    swizzle_bytes: int
+
+
+Slot: TypeAlias = PointerSlot | ScalarSlot | DimSlot | StrideSlot | MapSlot
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """A condition of the launch, and what to say where it does not hold."""
+
+    condition: HostExpression
+    message: str
+    span: Span
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchPlan:
+    """How to launch a compiled kernel: entry `name`, `slots` in order, `grid` blocks on x."""
+
+    name: str
+    target: str
+    slots: tuple[Slot, ...]
+    grid: HostExpression
+    threads: int
+    shared_bytes: int
+    checks: tuple[Check, ...] = ()

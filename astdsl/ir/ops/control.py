@@ -1,0 +1,175 @@
+"""Structured control flow, and pipelines.
+
+Invariant: a region ends in one `Yield` (a `While`'s condition region too); what it yields are the
+operation's results, and the next iteration's carried values.
+"""
+
+from __future__ import annotations
+
+from astdsl.ir.core import ACTS, WRITES, Block, Op, Value
+from astdsl.ir.types import CONDITION, INDEX, CounterType, Type
+
+
+class Yield(Op):
+    """End a region with its values."""
+
+    values: tuple[Value, ...]
+
+
+def yielded(block: Block) -> tuple[Value, ...]:
+    """Return the values that a region ends with."""
+    end = block.ops[-1]
+    assert isinstance(end, Yield), "a region ends in Yield"
+    return end.values
+
+
+def _types(values: tuple[Value, ...]) -> tuple[Type, ...]:
+    return tuple(v.type for v in values)
+
+
+class If(Op):
+    """Run one of two regions without arguments."""
+
+    effect = WRITES
+    condition: Value
+    then: Block
+    otherwise: Block
+
+    def result_types(self) -> tuple[Type, ...]:
+        return _types(yielded(self.then))
+
+    def verify(self) -> None:
+        assert self.condition.type == CONDITION, f"If: condition is {self.condition.type}"
+        same = _types(yielded(self.then)) == _types(yielded(self.otherwise))
+        assert same, "If: branches yield different types"
+
+
+class Loop(Op):
+    """An operation that carries values through a region. `initial` are the first ones."""
+
+    effect = WRITES
+    initial: tuple[Value, ...]
+
+    def result_types(self) -> tuple[Type, ...]:
+        return _types(self.initial)
+
+
+class For(Loop):
+    """Run `body(index, *carried)` for `range(low, high, step)`; scalars of i64; step is not 0."""
+
+    low: Value
+    high: Value
+    step: Value
+    body: Block
+
+    def verify(self) -> None:
+        assert _types((self.low, self.high, self.step)) == (INDEX,) * 3, "For: bounds are i64"
+        assert _types(self.body.args) == (INDEX, *_types(self.initial)), "For: body arguments"
+        assert _types(yielded(self.body)) == _types(self.initial), "For: carried types change"
+
+
+class While(Loop):
+    """Run `body(*carried)` as long as `condition(*carried)` yields true."""
+
+    condition: Block
+    body: Block
+
+    def verify(self) -> None:
+        carried = _types(self.initial)
+        assert _types(self.condition.args) == carried, "While: condition arguments"
+        assert _types(yielded(self.condition)) == (CONDITION,), "While: condition yields a bool"
+        assert _types(self.body.args) == carried, "While: body arguments"
+        assert _types(yielded(self.body)) == carried, "While: carried types change"
+
+
+SPREAD, SEQUENTIAL, INFERRED = "spread", "sequential", "inferred"
+
+
+class Pipeline(Loop):
+    """Run `body(*indices, *carried)` for every index of the axes, row-major, last axis fastest.
+
+    Axis k is `range(lows[k], highs[k], steps[k])`. `axes` says of each where it may run:
+    inferred, spread (the author's word that steps are independent) or sequential.
+    `stages` is 0 for automatic. `names` are the axes' names, empty where not given.
+    """
+
+    lows: tuple[Value, ...]
+    highs: tuple[Value, ...]
+    steps: tuple[Value, ...]
+    body: Block
+    axes: tuple[str, ...]
+    names: tuple[str, ...] = ()
+    stages: int = 0
+    schedule: str = "auto"
+
+    def verify(self) -> None:
+        rank = len(self.lows)
+        assert rank == len(self.highs) == len(self.steps) == len(self.axes), "Pipeline: axes"
+        expected = (*(INDEX,) * rank, *_types(self.initial))
+        assert _types(self.body.args) == expected, "Pipeline: body arguments"
+        assert _types(yielded(self.body)) == _types(self.initial), "Pipeline: carried types change"
+
+
+class Assert(Op):
+    """Refuse the launch with `message` unless `condition`, a scalar known on the host, holds."""
+
+    effect = ACTS
+    condition: Value
+    message: str
+
+    def verify(self) -> None:
+        assert self.condition.type == CONDITION, f"Assert: condition is {self.condition.type}"
+
+
+class Launch(Op):
+    """Run `body(block)` for every block number below what `grid` yields, in no order.
+
+    Made by the schedule. `grid` is computed on the host, from dims and scalars alone.
+    """
+
+    effect = WRITES
+    grid: Block
+    body: Block
+    warpgroups: int = 1
+
+    def verify(self) -> None:
+        assert _types(yielded(self.grid)) == (INDEX,), "Launch: grid yields the block count"
+        assert _types(self.body.args) == (INDEX,), "Launch: body takes the block number"
+
+
+class Phase(Op):
+    """Run `body` once; `name` says what part of a schedule it is (prologue, steady, epilogue)."""
+
+    effect = WRITES
+    name: str
+    body: Block
+
+    def result_types(self) -> tuple[Type, ...]:
+        return _types(yielded(self.body))
+
+
+class Counter(Op):
+    """A new counter at 0, one for each block."""
+
+    effect = ACTS
+
+    def result_types(self) -> tuple[Type, ...]:
+        return (CounterType(),)
+
+
+class CounterRead(Op):
+    """The counter's value now, i64."""
+
+    effect = ACTS
+    counter: Value
+
+    def result_types(self) -> tuple[Type, ...]:
+        return (INDEX,)
+
+
+class CounterAdd(Op):
+    """Add `amount` (i64) to the counter."""
+
+    effect = ACTS
+    counter: Value
+    amount: Value

@@ -1,0 +1,130 @@
+"""Windows of memory: reading, writing, allocating, copying.
+
+Invariant: a window is `starts` (one i64 scalar an axis of the ref), static `sizes` and `steps`,
+and `kept`, which says of each axis whether it is an axis of the tile. Of global memory a window
+may cross the edge: elements outside read as `fill`, and are dropped on store.
+"""
+
+from __future__ import annotations
+
+from astdsl.ir.core import ACTS, READS, WRITES, Op, Value
+from astdsl.ir.dtypes import DType
+from astdsl.ir.types import GMEM, INDEX, SMEM, RefType, TileType, Type
+
+
+class Dim(Op):
+    """The extent of a ref's axis, i64."""
+
+    ref: Value
+    axis: int
+
+    def result_types(self) -> tuple[Type, ...]:
+        return (INDEX,)
+
+
+class Window(Op):
+    """An operation on one window of a ref."""
+
+    ref: Value
+    starts: tuple[Value, ...]
+    sizes: tuple[int, ...]
+    steps: tuple[int, ...]
+    kept: tuple[bool, ...]
+
+    @property
+    def window_type(self) -> TileType:
+        """The tile that the window holds."""
+        shape = tuple(s for s, k in zip(self.sizes, self.kept, strict=True) if k)
+        return TileType(shape, self.ref.ref.dtype)
+
+    def verify(self) -> None:
+        rank = self.ref.ref.rank
+        lengths = {len(self.starts), len(self.sizes), len(self.steps), len(self.kept)}
+        assert lengths == {rank}, f"{type(self).__name__}: window of {lengths} axes on rank {rank}"
+        assert all(v.type == INDEX for v in self.starts), "window starts are i64"
+        dropped = zip(self.sizes, self.kept, strict=True)
+        assert all(k or s == 1 for s, k in dropped), "a dropped axis has extent 1"
+
+
+class Load(Window):
+    """Read the window as a tile; outside global memory an element is `fill`."""
+
+    effect = READS
+    fill: float | int | bool = 0
+
+    def result_types(self) -> tuple[Type, ...]:
+        return (self.window_type,)
+
+
+class Store(Window):
+    """Write a tile to the window; elements outside global memory are dropped."""
+
+    effect = WRITES
+    value: Value
+
+    def verify(self) -> None:
+        super().verify()
+        expected = self.window_type
+        assert self.value.type == expected, f"Store: {self.value.type} into {expected}"
+
+
+class AllocSmem(Op):
+    """Shared memory of a block, unwritten. The first axis counts the slots where it is a ring.
+
+    `label` names it in messages.
+    """
+
+    effect = ACTS
+    shape: tuple[int, ...]
+    dtype: DType
+    label: str = ""
+
+    def result_types(self) -> tuple[Type, ...]:
+        return (RefType(shape=self.shape, dtype=self.dtype, space=SMEM),)
+
+
+class Copy(Window):
+    """An asynchronous copy between a window of global memory and a slot of shared memory.
+
+    `slot` holds the leading starts into `buffer`, whose remaining axes are the window's kept
+    ones. Where `predicate` (none, or one bool) is false nothing is copied.
+    """
+
+    effect = ACTS
+    buffer: Value
+    slot: tuple[Value, ...] = ()
+    predicate: tuple[Value, ...] = ()
+
+    def verify(self) -> None:
+        super().verify()
+        assert self.ref.ref.space == GMEM, "Copy: one side is global memory"
+        tail = self.buffer.ref.shape[len(self.slot) :]
+        assert tail == self.window_type.shape, f"Copy: {self.window_type} to a slot of {tail}"
+
+
+class CopyIn(Copy):
+    """Copy the window into the slot; then one arrival, with the bytes, on `barrier[index]`.
+
+    The arrival also happens where `predicate` is false. Elements outside are zero.
+    """
+
+    barrier: Value
+    index: Value
+
+
+class CopyOut(Copy):
+    """Copy the slot into the window, as a part of the thread's group of copies."""
+
+
+class CommitGroup(Op):
+    """Close the group of copies out issued so far."""
+
+    effect = ACTS
+
+
+class WaitGroup(Op):
+    """Wait until at most `pending` newest groups are in flight; `read_only`: have not read yet."""
+
+    effect = ACTS
+    pending: int
+    read_only: bool = False

@@ -1,0 +1,63 @@
+"""Barriers and fences of a block.
+
+Invariant: a wait names the parity of the phase that it waits for; who tracks it is the schedule,
+or for hand-written kernels a counter for each barrier.
+"""
+
+from __future__ import annotations
+
+from astdsl.ir.core import ACTS, Op, Value
+from astdsl.ir.types import CONDITION, BarrierType, Type
+
+
+class AllocBarrier(Op):
+    """`count` mbarriers in shared memory, each completed by `arrivals` arrivals."""
+
+    effect = ACTS
+    count: int
+    arrivals: int
+    label: str = ""
+
+    def result_types(self) -> tuple[Type, ...]:
+        return (BarrierType(self.count, self.arrivals),)
+
+
+class BarrierArrive(Op):
+    """One arrival on `barrier[index]`, releasing what the thread did before."""
+
+    effect = ACTS
+    barrier: Value
+    index: Value
+
+
+class BarrierWait(Op):
+    """Wait until the phase of parity `parity` (i64, 0 or 1) of `barrier[index]` is complete."""
+
+    effect = ACTS
+    barrier: Value
+    index: Value
+    parity: Value
+
+
+class BarrierTest(Op):
+    """Whether the phase of parity `parity` of `barrier[index]` is complete; does not wait."""
+
+    effect = ACTS
+    barrier: Value
+    index: Value
+    parity: Value
+
+    def result_types(self) -> tuple[Type, ...]:
+        return (CONDITION,)
+
+
+class BlockBarrier(Op):
+    """Every thread of the block waits for the others, and sees their shared and global writes."""
+
+    effect = ACTS
+
+
+class ProxyFence(Op):
+    """Make this thread's shared-memory accesses visible to asynchronous copies and products."""
+
+    effect = ACTS

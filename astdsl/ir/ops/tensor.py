@@ -1,0 +1,87 @@
+"""Matrix products: of tiles, and those that the tensor core runs asynchronously.
+
+Invariant: `Dot` is a value; an `Accumulator` is written by products in flight and read only after
+they are waited for.
+"""
+
+from __future__ import annotations
+
+from astdsl.ir.core import ACTS, Op, Value
+from astdsl.ir.dtypes import DType
+from astdsl.ir.types import AccumulatorType, TileType, Type
+
+
+class Dot(Op):
+    """`a @ b` (m, k) x (k, n), products exact and summed in `dtype`; the order is unspecified.
+
+    `precision` is "" (f32 operands multiply exactly), "tf32" or "tf32x3".
+    """
+
+    a: Value
+    b: Value
+    dtype: DType
+    precision: str = ""
+
+    def result_types(self) -> tuple[Type, ...]:
+        return (TileType((self.a.tile.shape[0], self.b.tile.shape[1]), self.dtype),)
+
+    def verify(self) -> None:
+        a, b = self.a.tile, self.b.tile
+        assert len(a.shape) == len(b.shape) == 2, f"Dot: {a} @ {b}"
+        assert a.shape[1] == b.shape[0], f"Dot: {a} @ {b}"
+
+
+class AllocAccumulator(Op):
+    """An accumulator of the tensor core: registers of a warpgroup (wgmma), or TMEM (tcgen05)."""
+
+    effect = ACTS
+    shape: tuple[int, ...]
+    dtype: DType
+
+    def result_types(self) -> tuple[Type, ...]:
+        return (AccumulatorType(self.shape, self.dtype),)
+
+
+class AccumulatorWrite(Op):
+    """Set the accumulator to a tile; no product may be in flight."""
+
+    effect = ACTS
+    accumulator: Value
+    value: Value
+
+
+class AccumulatorRead(Op):
+    """The accumulator as a tile; no product may be in flight."""
+
+    effect = ACTS
+    accumulator: Value
+
+    def result_types(self) -> tuple[Type, ...]:
+        kind = self.accumulator.type
+        assert isinstance(kind, AccumulatorType), f"expected an accumulator, got {kind}"
+        return (TileType(kind.shape, kind.dtype),)
+
+
+class MatrixMultiply(Op):
+    """Start `accumulator += a @ b` (`=` where `accumulate` is false), asynchronously.
+
+    `a` (m, k) and `b` (k, n) are slots of shared memory: `a_slot`, `b_slot` are the leading
+    starts; `a_transposed` says that the slot holds a as (k, m), `b_transposed` b as (n, k).
+    """
+
+    effect = ACTS
+    accumulator: Value
+    a: Value
+    b: Value
+    a_slot: tuple[Value, ...] = ()
+    b_slot: tuple[Value, ...] = ()
+    a_transposed: bool = False
+    b_transposed: bool = False
+    accumulate: Value
+
+
+class ProductWait(Op):
+    """Wait until at most `pending` of the products started by the block are in flight."""
+
+    effect = ACTS
+    pending: int

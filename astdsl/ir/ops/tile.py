@@ -1,0 +1,152 @@
+"""Operations that move elements between places of a tile, or combine those along axes.
+
+Invariant: shapes are static; every operation states its result's shape from its fields.
+"""
+
+from __future__ import annotations
+
+import math
+
+from astdsl.ir.core import Op, Value
+from astdsl.ir.dtypes import DType, i32
+from astdsl.ir.types import TileType, Type
+
+
+class Iota(Op):
+    """Element (i0, i1, ...) is its index along `axis`."""
+
+    shape: tuple[int, ...]
+    axis: int
+    dtype: DType
+
+    def result_types(self) -> tuple[Type, ...]:
+        return (TileType(self.shape, self.dtype),)
+
+    def verify(self) -> None:
+        assert 0 <= self.axis < len(self.shape), f"Iota: axis {self.axis} of {self.shape}"
+
+
+class Broadcast(Op):
+    """Repeat along axes of extent 1; new axes are added in front (NumPy's rule)."""
+
+    x: Value
+    shape: tuple[int, ...]
+
+    def result_types(self) -> tuple[Type, ...]:
+        return (TileType(self.shape, self.x.tile.dtype),)
+
+    def verify(self) -> None:
+        old = self.x.tile.shape
+        tail = self.shape[len(self.shape) - len(old) :]
+        fits = len(old) <= len(self.shape) and all(a in (1, b) for a, b in zip(old, tail))
+        assert fits, f"Broadcast: {old} to {self.shape}"
+
+
+class Reshape(Op):
+    """The same elements in row-major order under another shape."""
+
+    x: Value
+    shape: tuple[int, ...]
+
+    def result_types(self) -> tuple[Type, ...]:
+        return (TileType(self.shape, self.x.tile.dtype),)
+
+    def verify(self) -> None:
+        same = self.x.tile.elements == math.prod(self.shape)
+        assert same, f"Reshape: {self.x.tile.shape} to {self.shape}"
+
+
+class Transpose(Op):
+    """Axis k of the result is axis `permutation[k]` of x."""
+
+    x: Value
+    permutation: tuple[int, ...]
+
+    def result_types(self) -> tuple[Type, ...]:
+        shape = self.x.tile.shape
+        return (TileType(tuple(shape[p] for p in self.permutation), self.x.tile.dtype),)
+
+    def verify(self) -> None:
+        rank = len(self.x.tile.shape)
+        assert sorted(self.permutation) == list(range(rank)), f"Transpose: {self.permutation}"
+
+
+class Slice(Op):
+    """Element i along an axis is element `start + i * step` of x; static, inside x."""
+
+    x: Value
+    starts: tuple[int, ...]
+    sizes: tuple[int, ...]
+    steps: tuple[int, ...]
+
+    def result_types(self) -> tuple[Type, ...]:
+        return (TileType(self.sizes, self.x.tile.dtype),)
+
+    def verify(self) -> None:
+        for extent, start, size, step in zip(
+            self.x.tile.shape, self.starts, self.sizes, self.steps, strict=True
+        ):
+            last = start + (size - 1) * step
+            inside = size == 0 or (0 <= start < extent and 0 <= last < extent)
+            assert inside, f"Slice: {start}:{size}:{step} of {extent}"
+
+
+class Insert(Op):
+    """`x` with `part` in place of its elements from `starts` on; static, inside x."""
+
+    x: Value
+    part: Value
+    starts: tuple[int, ...]
+
+    def result_types(self) -> tuple[Type, ...]:
+        return (self.x.tile,)
+
+    def verify(self) -> None:
+        assert self.x.tile.dtype is self.part.tile.dtype, "Insert: dtypes differ"
+        for extent, size, start in zip(
+            self.x.tile.shape, self.part.tile.shape, self.starts, strict=True
+        ):
+            assert 0 <= start <= extent - size, f"Insert: {size} at {start} of {extent}"
+
+
+REDUCTIONS = ("sum", "prod", "min", "max", "any", "all")
+
+
+class Reduce(Op):
+    """Combine along `axes`, which are dropped. `kind` is sum, prod, min, max, any or all.
+
+    Floats under 32 bits are summed and multiplied in f32 and rounded once; the order within one
+    reduction is unspecified. min and max give NaN if any element is NaN.
+    """
+
+    x: Value
+    axes: tuple[int, ...]
+    kind: str
+
+    def result_types(self) -> tuple[Type, ...]:
+        kept = tuple(s for a, s in enumerate(self.x.tile.shape) if a not in self.axes)
+        return (TileType(kept, self.x.tile.dtype),)
+
+    def verify(self) -> None:
+        assert self.kind in REDUCTIONS, f"Reduce: {self.kind}"
+        assert list(self.axes) == sorted(set(self.axes)), f"Reduce: axes {self.axes}"
+
+
+class ArgReduce(Op):
+    """The first index, as i32, of the least (`kind` min) or greatest (max) element along `axis`.
+
+    NaN counts as both: the first NaN wins. `valid` (none, or one bool tile of x's shape) says
+    which elements take part; where none does, the index is 0.
+    """
+
+    x: Value
+    valid: tuple[Value, ...] = ()
+    axis: int
+    kind: str
+
+    def result_types(self) -> tuple[Type, ...]:
+        kept = tuple(s for a, s in enumerate(self.x.tile.shape) if a != self.axis)
+        return (TileType(kept, i32),)
+
+    def verify(self) -> None:
+        assert self.kind in ("min", "max"), f"ArgReduce: {self.kind}"

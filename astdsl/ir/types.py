@@ -1,0 +1,105 @@
+"""The types of IR values.
+
+Invariant: types are immutable and compared by value; a scalar is a tile of shape `()`.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from astdsl.ir.dtypes import DType, boolean, i64
+
+GMEM, SMEM, TMEM = "gmem", "smem", "tmem"
+
+
+@dataclass(frozen=True, slots=True)
+class TileType:
+    """A value of static shape; `()` is a scalar."""
+
+    shape: tuple[int, ...]
+    dtype: DType
+
+    @property
+    def elements(self) -> int:
+        """Number of elements."""
+        return math.prod(self.shape)
+
+    def __str__(self) -> str:
+        return f"{self.dtype.name}[{'x'.join(map(str, self.shape))}]"
+
+
+@dataclass(frozen=True, slots=True)
+class RefType:
+    """Memory: `shape` (None for a runtime dim), `dtype`, `space` (gmem, smem, tmem).
+
+    Of global memory the argument's class is part of the type: `strides` in elements (None where
+    known only at run time), whether TMA can describe it (`tma`), the alignment of its base in
+    bytes, and whether every offset fits 32 bits (`small`).
+    """
+
+    shape: tuple[int | None, ...]
+    dtype: DType
+    space: str
+    strides: tuple[int | None, ...] = ()
+    tma: bool = False
+    align_bytes: int = 1
+    small: bool = False
+
+    @property
+    def rank(self) -> int:
+        """Number of axes."""
+        return len(self.shape)
+
+    def __str__(self) -> str:
+        dims = "x".join("?" if d is None else str(d) for d in self.shape)
+        return f"{self.space}<{self.dtype.name}[{dims}]{self._class_text()}>"
+
+    def _class_text(self) -> str:
+        if self.space != GMEM:
+            return ""
+        strides = "x".join("?" if s is None else str(s) for s in self.strides)
+        flags = f"{' tma' if self.tma else ''}{' small' if self.small else ''}"
+        return f" strides={strides} align={self.align_bytes}{flags}"
+
+
+@dataclass(frozen=True, slots=True)
+class BarrierType:
+    """An array of `count` mbarriers, each completed by `arrivals` arrivals."""
+
+    count: int
+    arrivals: int
+
+    def __str__(self) -> str:
+        return f"barrier<{self.count} arrivals={self.arrivals}>"
+
+
+@dataclass(frozen=True, slots=True)
+class CounterType:
+    """A number that a block counts up, never reset: the step number of a ring."""
+
+    def __str__(self) -> str:
+        return "counter"
+
+
+@dataclass(frozen=True, slots=True)
+class AccumulatorType:
+    """An accumulator of the tensor core, written by products in flight (registers or TMEM)."""
+
+    shape: tuple[int, ...]
+    dtype: DType
+
+    def __str__(self) -> str:
+        return f"acc<{self.dtype.name}[{'x'.join(map(str, self.shape))}]>"
+
+
+Type: TypeAlias = TileType | RefType | BarrierType | CounterType | AccumulatorType
+
+INDEX = TileType((), i64)
+CONDITION = TileType((), boolean)
+
+
+def scalar(dtype: DType) -> TileType:
+    """Return the type of one element."""
+    return TileType((), dtype)
