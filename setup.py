@@ -5,8 +5,8 @@ from setuptools import find_packages, setup
 
 def package_names() -> list[str]:
     """Name every package as it is imported: `lowering.nvptx` is `astdsl.lowering.nvptx`."""
-    inside = find_packages(include=["astdsl", "astdsl.*"])
-    mapped = find_packages(include=["lowering", "lowering.*", "stdlib", "stdlib.*"])
+    inside: list[str] = find_packages(include=["astdsl", "astdsl.*"])
+    mapped: list[str] = find_packages(include=["lowering", "lowering.*", "stdlib", "stdlib.*"])
     return inside + [f"astdsl.{name}" for name in mapped]
 
 

@@ -7,7 +7,7 @@ None reads anything but its argument, so the tests show each one failing on a pl
 import ast
 import statistics
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -45,7 +45,7 @@ SEES = {
 LATE_TABLES = {"astdsl.backend": {"lowering"}, "astdsl.runtime.devices": {"emulator"}}
 
 # Registries: filled by decorators at import, then closed; and the current trace.
-REGISTRIES: dict[str, str] = {}
+REGISTRIES = {"astdsl.emulator.isa.ROWS"}
 CONTEXT_VARIABLES = {"astdsl.lang.tracing"}
 
 RICH_ROOM = "astdsl.cli.render"
@@ -89,11 +89,12 @@ class Module:
 
 @dataclass(frozen=True)
 class Import:
-    """One imported module, and whether the statement runs inside a function."""
+    """One imported module: late inside a function, for types under TYPE_CHECKING."""
 
     target: str
     node: ast.AST
     is_late: bool
+    is_for_types: bool
 
 
 def read_tree(root: Path) -> list[Module]:
@@ -127,15 +128,21 @@ def imports_of(module: Module, known: set[str]) -> Iterator[Import]:
 
     `from a import b` is `a.b` if there is such a module, else `a`.
     """
-    late = {
-        id(inner)
-        for function in functions_of(module)
-        for inner in ast.walk(function)
-        if inner is not function
-    }
+    late = _inside(list(functions_of(module)))
+    for_types = _inside(list(_blocks_for_types(module)))
     for node in ast.walk(module.tree):
         for target in _targets(module, node, known):
-            yield Import(target=target, node=node, is_late=id(node) in late)
+            yield Import(target, node, is_late=node in late, is_for_types=node in for_types)
+
+
+def _inside(nodes: Sequence[ast.AST]) -> set[ast.AST]:
+    return {inner for node in nodes for inner in ast.walk(node) if inner is not node}
+
+
+def _blocks_for_types(module: Module) -> Iterator[ast.If]:
+    for node in ast.walk(module.tree):
+        if isinstance(node, ast.If) and ast.unparse(node.test).endswith("TYPE_CHECKING"):
+            yield node
 
 
 def _targets(module: Module, node: ast.AST, known: set[str]) -> list[str]:
@@ -147,13 +154,13 @@ def _targets(module: Module, node: ast.AST, known: set[str]) -> list[str]:
             inner if (inner := f"{base}.{alias.name}") in known else base for alias in node.names
         ]
     if isinstance(node, ast.Call) and _called(node) in {"import_module", "__import__"}:
-        name = node.args[0] if node.args else None
-        return [name.value if _is_text(name) else "a name made at run time"]
+        name = _text_of(node.args[0]) if node.args else None
+        return [name or "a name made at run time"]
     return []
 
 
-def _is_text(node: ast.expr | None) -> bool:
-    return isinstance(node, ast.Constant) and isinstance(node.value, str)
+def _text_of(node: ast.expr) -> str | None:
+    return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else None
 
 
 def _absolute(module: Module, node: ast.ImportFrom) -> str:
@@ -222,10 +229,16 @@ def check_late_imports(modules: list[Module]) -> list[str]:
 
 
 def check_cycles(modules: list[Module]) -> list[str]:
-    """Refuse modules that reach themselves by imports, late ones counted."""
+    """Refuse modules that reach themselves by imports, late ones counted.
+
+    Imports under TYPE_CHECKING do not run: two classes of one room may name each other.
+    """
     known = {module.name for module in modules}
     graph = {
-        module.name: sorted({i.target for i in imports_of(module, known)} & known - {module.name})
+        module.name: sorted(
+            {found.target for found in imports_of(module, known) if not found.is_for_types}
+            & known - {module.name}
+        )
         for module in modules
     }
     by_name = {module.name: module for module in modules}
@@ -310,8 +323,10 @@ def check_assert_messages(modules: list[Module]) -> list[str]:
 def _is_silent(node: ast.AST) -> bool:
     if isinstance(node, ast.Assert):
         return node.msg is None
-    return isinstance(node, ast.Raise) and node.exc is not None and (
-        ast.unparse(node.exc) in {"AssertionError", "AssertionError()"}
+    return (
+        isinstance(node, ast.Raise)
+        and node.exc is not None
+        and (ast.unparse(node.exc) in {"AssertionError", "AssertionError()"})
     )
 
 
@@ -340,16 +355,14 @@ def _state_of(module: Module) -> Iterator[str]:
         is_context = isinstance(value, ast.Call) and _called(value) == "ContextVar"
         if is_context and module.name not in CONTEXT_VARIABLES:
             yield module.at(value, f"`{name}`: the one ContextVar stands in lang/tracing.py")
-    top_level = _names_bound(module)
+    shared = {name for name in _names_bound(module) if f"{module.name}.{name}" not in REGISTRIES}
     for function in functions_of(module):
-        local = _local_names(function)
+        changeable = shared - _local_names(function)
         for node in ast.walk(function):
             if isinstance(node, ast.Global):
                 yield module.at(node, f"global {', '.join(node.names)}: pass it, or return it")
-            for name in _changed_by(node):
-                is_ours = name in top_level and name not in local
-                if is_ours and f"{module.name}.{name}" not in REGISTRIES:
-                    yield module.at(node, f"`{name}` of the module is changed in a function")
+            for name in changeable.intersection(_changed_by(node)):
+                yield module.at(node, f"`{name}` of the module is changed in a function")
 
 
 def _module_level_values(module: Module) -> Iterator[tuple[str, ast.expr]]:
@@ -426,22 +439,18 @@ def _local_names(function: ast.FunctionDef | ast.AsyncFunctionDef) -> set[str]:
 def check_public_names(modules: list[Module]) -> list[str]:
     """Refuse an `__all__` that is not written out, or names what the module does not bind."""
     known = {module.name for module in modules}
-    complaints = []
-    for module in modules:
-        for name, value in _module_level_values(module):
-            if name != "__all__":
-                continue
-            if not isinstance(value, ast.List | ast.Tuple) or not all(map(_is_text, value.elts)):
-                complaints.append(module.at(value, "__all__ is a list of names, written out"))
-                continue
-            names = [element.value for element in value.elts if isinstance(element, ast.Constant)]
-            bound = _names_bound(module)
-            complaints += [
-                module.at(value, f"`{public}` is in __all__ and not in the module")
-                for public in map(str, names)
-                if public not in bound and f"{module.name}.{public}" not in known
-            ]
-    return complaints
+    return [complaint for module in modules for complaint in _wrong_names_of(module, known)]
+
+
+def _wrong_names_of(module: Module, known: set[str]) -> Iterator[str]:
+    bound = _names_bound(module)
+    for value in [value for name, value in _module_level_values(module) if name == "__all__"]:
+        names = value.elts if isinstance(value, ast.List | ast.Tuple) else [value]
+        for public in map(_text_of, names):
+            if public is None:
+                yield module.at(value, "__all__ is a list of names, written out")
+            elif public not in bound and f"{module.name}.{public}" not in known:
+                yield module.at(value, f"`{public}` is in __all__ and not in the module")
 
 
 def check_rich(modules: list[Module]) -> list[str]:
@@ -472,7 +481,7 @@ CHECKS: dict[str, Callable[[list[Module]], list[str]]] = {
 
 
 def report(modules: list[Module]) -> str:
-    """Say how large the house is: median function, largest function, modules over the soft limit."""
+    """Say how large the house is: functions by their median, modules over the soft limit."""
     sizes = {
         f"{module.name}.{function.name}": statements_of(function)
         for module in modules

@@ -43,9 +43,9 @@ class GoldenFolder:
 
 
 def difference(wanted: str, got: str) -> str:
-    """Show two texts as a diff; line ends are shown where only they differ."""
-    lines = [text.splitlines(keepends=True) for text in (wanted, got)]
-    diff = difflib.unified_diff(*lines, "golden", "this run")
+    """Show two texts as a diff, a missing line end too."""
+    old, new = wanted.splitlines(keepends=True), got.splitlines(keepends=True)
+    diff = difflib.unified_diff(old, new, "golden", "this run")
     return "".join(line if line.endswith("\n") else f"{line}\n\\ no line end\n" for line in diff)
 
 
