@@ -1,0 +1,1 @@
+"""The NVPTX back end: a builder of LLVM text, inline PTX, libdevice, and the assemblers."""

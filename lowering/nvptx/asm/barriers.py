@@ -1,0 +1,135 @@
+"""Barriers, fences and elections.
+
+Addresses in shared memory are 32 bit (`Builder.shared_address`).  Source: PTX ISA 9.7.13
+(barriers, fences, elect, mbarrier).
+"""
+
+from __future__ import annotations
+
+from functools import cache
+
+from astdsl.lowering.nvptx.asm.row import AsmRow, Effect
+
+_ADDRESS = {"bar": "i32"}
+
+MBARRIER_INIT = AsmRow(
+    name="mbarrier.init",
+    text="mbarrier.init.shared::cta.b64 [$bar], $count;",
+    effect=Effect.ACTS,
+    inputs=_ADDRESS | {"count": "i32"},
+)
+
+MBARRIER_INVALIDATE = AsmRow(
+    name="mbarrier.inval",
+    text="mbarrier.inval.shared::cta.b64 [$bar];",
+    effect=Effect.ACTS,
+    inputs=_ADDRESS,
+)
+
+MBARRIER_ARRIVE = AsmRow(
+    name="mbarrier.arrive",
+    text="mbarrier.arrive.shared::cta.b64 _, [$bar];",
+    effect=Effect.ACTS,
+    inputs=_ADDRESS,
+)
+
+MBARRIER_ARRIVE_EXPECT_TX = AsmRow(
+    name="mbarrier.arrive.expect_tx",
+    text="mbarrier.arrive.expect_tx.shared::cta.b64 _, [$bar], $bytes;",
+    effect=Effect.ACTS,
+    inputs=_ADDRESS | {"bytes": "i32"},
+)
+
+MBARRIER_EXPECT_TX = AsmRow(
+    name="mbarrier.expect_tx",
+    text="mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [$bar], $bytes;",
+    effect=Effect.ACTS,
+    inputs=_ADDRESS | {"bytes": "i32"},
+)
+
+# The label is local to the braces, so the loop may be duplicated with its surroundings.
+MBARRIER_WAIT = AsmRow(
+    name="mbarrier.wait",
+    text=(
+        "{\n.reg .pred done;\nwaiting:\n"
+        "mbarrier.try_wait.parity.shared::cta.b64 done, [$bar], $parity;\n"
+        "@!done bra waiting;\n}"
+    ),
+    effect=Effect.ACTS,
+    inputs=_ADDRESS | {"parity": "i32"},
+)
+"""Wait until the phase of the given parity is complete."""
+
+MBARRIER_TEST_WAIT = AsmRow(
+    name="mbarrier.test_wait",
+    text="mbarrier.test_wait.parity.shared::cta.b64 $done, [$bar], $parity;",
+    effect=Effect.ACTS,
+    outputs={"done": "i1"},
+    inputs=_ADDRESS | {"parity": "i32"},
+)
+
+FENCE_PROXY_ASYNC = AsmRow(
+    name="fence.proxy.async",
+    text="fence.proxy.async.shared::cta;",
+    effect=Effect.ACTS,
+)
+"""Order earlier generic accesses to shared memory before later asynchronous ones."""
+
+FENCE_PROXY_ASYNC_GLOBAL = AsmRow(
+    name="fence.proxy.async.global", text="fence.proxy.async.global;", effect=Effect.ACTS
+)
+
+FENCE_MBARRIER_INIT = AsmRow(
+    name="fence.mbarrier_init",
+    text="fence.mbarrier_init.release.cluster;",
+    effect=Effect.ACTS,
+)
+
+CLUSTER_ARRIVE = AsmRow(
+    name="barrier.cluster.arrive",
+    text="barrier.cluster.arrive.release.aligned;",
+    effect=Effect.ACTS,
+)
+
+CLUSTER_WAIT = AsmRow(
+    name="barrier.cluster.wait",
+    text="barrier.cluster.wait.acquire.aligned;",
+    effect=Effect.ACTS,
+)
+
+WARP_SYNC = AsmRow(
+    name="bar.warp.sync",
+    text="bar.warp.sync $members;",
+    effect=Effect.ACTS,
+    inputs={"members": "i32"},
+)
+
+ELECT = AsmRow(
+    name="elect.sync",
+    text="elect.sync _|$elected, $members;",
+    effect=Effect.ACTS,
+    outputs={"elected": "i1"},
+    inputs={"members": "i32"},
+)
+"""True in exactly one of the member threads of the warp."""
+
+
+@cache
+def bar_sync(barrier: int, threads: int) -> AsmRow:
+    """Make the row that waits until `threads` threads are at named barrier `barrier`.
+
+    Both are constants in the text: from registers, ptxas would reserve all sixteen barriers.
+    """
+    return AsmRow(name="bar.sync", text=f"bar.sync {barrier}, {threads};", effect=Effect.ACTS)
+
+
+@cache
+def bar_arrive(barrier: int, threads: int) -> AsmRow:
+    """Make the row that arrives at named barrier `barrier` without waiting."""
+    return AsmRow(name="bar.arrive", text=f"bar.arrive {barrier}, {threads};", effect=Effect.ACTS)
+
+
+@cache
+def fence_acq_rel(scope: str) -> AsmRow:
+    """Make a memory fence among the threads of `scope`: ``cta``, ``cluster``, ``gpu``, ``sys``."""
+    return AsmRow(name="fence.acq_rel", text=f"fence.acq_rel.{scope};", effect=Effect.ACTS)

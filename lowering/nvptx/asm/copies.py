@@ -1,0 +1,160 @@
+"""Asynchronous copies between global and shared memory.
+
+Source: PTX ISA 9.7.9.25 (cp.async, cp.async.bulk, cp.async.bulk.tensor).  Tensor coordinates are
+signed 32-bit, fastest dimension first.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+
+from astdsl.lowering.nvptx.asm.row import AsmRow, Effect
+
+MAXIMUM_RANK = 5
+
+BULK_COMMIT = AsmRow(
+    name="cp.async.bulk.commit_group", text="cp.async.bulk.commit_group;", effect=Effect.ACTS
+)
+
+PREFETCH_TENSOR_MAP = AsmRow(
+    name="prefetch.tensormap",
+    text="prefetch.tensormap [$map];",
+    effect=Effect.ACTS,
+    inputs={"map": "ptr"},
+)
+
+CP_ASYNC_COMMIT = AsmRow(
+    name="cp.async.commit_group", text="cp.async.commit_group;", effect=Effect.ACTS
+)
+
+CP_ASYNC_ARRIVE = AsmRow(
+    name="cp.async.mbarrier.arrive",
+    text="cp.async.mbarrier.arrive.noinc.shared::cta.b64 [$bar];",
+    effect=Effect.ACTS,
+    inputs={"bar": "i32"},
+)
+"""Arrive at a barrier when this thread's earlier ``cp.async`` are done."""
+
+BULK_LOAD = AsmRow(
+    name="cp.async.bulk.load",
+    text=(
+        "cp.async.bulk.shared::cta.global.mbarrier::complete_tx::bytes "
+        "[$destination], [$source], $bytes, [$bar];"
+    ),
+    effect=Effect.ACTS,
+    inputs={"destination": "i32", "source": "ptr addrspace(1)", "bytes": "i32", "bar": "i32"},
+)
+"""Copy consecutive bytes; addresses and count are multiples of 16."""
+
+BULK_STORE = AsmRow(
+    name="cp.async.bulk.store",
+    text="cp.async.bulk.global.shared::cta.bulk_group [$destination], [$source], $bytes;",
+    effect=Effect.ACTS,
+    inputs={"destination": "ptr addrspace(1)", "source": "i32", "bytes": "i32"},
+)
+
+
+@cache
+def tma_load(rank: int) -> AsmRow:
+    """Make the row that copies a box of a tensor map into shared memory.
+
+    It completes on the barrier by the bytes of the whole box, also those outside the array.
+    Operands: destination, map, coordinates, barrier.
+    """
+    names, list_text = _coordinates(rank)
+    return AsmRow(
+        name=f"tma.load.{rank}d",
+        text=(
+            f"cp.async.bulk.tensor.{rank}d.shared::cta.global.tile.mbarrier::complete_tx::bytes "
+            f"[$destination], [$map, {list_text}], [$bar];"
+        ),
+        effect=Effect.ACTS,
+        inputs={"destination": "i32", "map": "ptr"} | names | {"bar": "i32"},
+    )
+
+
+@cache
+def tma_load_multicast(rank: int) -> AsmRow:
+    """Make the row that copies a box into the same place of every block of the mask.
+
+    Operands: destination, map, coordinates, barrier, mask of cluster ranks.
+    """
+    names, list_text = _coordinates(rank)
+    return AsmRow(
+        name=f"tma.load.multicast.{rank}d",
+        text=(
+            f"cp.async.bulk.tensor.{rank}d.shared::cluster.global.tile"
+            ".mbarrier::complete_tx::bytes.multicast::cluster "
+            f"[$destination], [$map, {list_text}], [$bar], $mask;"
+        ),
+        effect=Effect.ACTS,
+        inputs={"destination": "i32", "map": "ptr"} | names | {"bar": "i32", "mask": "i16"},
+    )
+
+
+@cache
+def tma_store(rank: int) -> AsmRow:
+    """Make the row that copies from shared memory into a box of a tensor map.
+
+    Operands: map, coordinates, source.  Completion is by `BULK_COMMIT` and `bulk_wait`.
+    """
+    names, list_text = _coordinates(rank)
+    return AsmRow(
+        name=f"tma.store.{rank}d",
+        text=(
+            f"cp.async.bulk.tensor.{rank}d.global.shared::cta.tile.bulk_group "
+            f"[$map, {list_text}], [$source];"
+        ),
+        effect=Effect.ACTS,
+        inputs={"map": "ptr"} | names | {"source": "i32"},
+    )
+
+
+@cache
+def bulk_wait(pending: int, *, read: bool) -> AsmRow:
+    """Make the row that waits until at most `pending` of this thread's groups are incomplete.
+
+    With `read`, only until their sources in shared memory have been read and may be reused.
+    """
+    suffix = ".read" if read else ""
+    return AsmRow(
+        name="cp.async.bulk.wait_group",
+        text=f"cp.async.bulk.wait_group{suffix} {pending};",
+        effect=Effect.ACTS,
+    )
+
+
+@cache
+def cp_async(size_bytes: int) -> AsmRow:
+    """Make the row that copies 4, 8 or 16 bytes from global to shared memory.
+
+    Only `valid_bytes` are read; the rest of the destination becomes zero.
+    """
+    if size_bytes not in (4, 8, 16):
+        raise AssertionError(f"cp.async copies 4, 8 or 16 bytes, not {size_bytes}")
+    cached = "cg" if size_bytes == 16 else "ca"
+    return AsmRow(
+        name=f"cp.async.{size_bytes}",
+        text=(
+            f"cp.async.{cached}.shared.global [$destination], [$source], "
+            f"{size_bytes}, $valid_bytes;"
+        ),
+        effect=Effect.ACTS,
+        inputs={"destination": "i32", "source": "ptr addrspace(1)", "valid_bytes": "i32"},
+    )
+
+
+@cache
+def cp_async_wait(pending: int) -> AsmRow:
+    """Make the row that waits until at most `pending` of this thread's groups are incomplete."""
+    return AsmRow(
+        name="cp.async.wait_group", text=f"cp.async.wait_group {pending};", effect=Effect.ACTS
+    )
+
+
+def _coordinates(rank: int) -> tuple[dict[str, str], str]:
+    if not 1 <= rank <= MAXIMUM_RANK:
+        raise AssertionError(f"a tensor map has 1 to {MAXIMUM_RANK} dimensions, not {rank}")
+    names = [f"c{dimension}" for dimension in range(rank)]
+    operands = dict.fromkeys(names, "i32")
+    return operands, "{" + ", ".join(f"${name}" for name in names) + "}"

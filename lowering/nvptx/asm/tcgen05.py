@@ -1,0 +1,126 @@
+"""Matrix products and tensor memory of sm_100a, for one block (``cta_group::1``).
+
+Source: PTX ISA 9.7.16.  Tensor-memory addresses are ``lane << 16 | column``, as ``i32``.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+
+from astdsl.lowering.nvptx.asm.row import AsmRow, Effect
+from astdsl.lowering.target import TCGEN05
+
+COLUMNS_PER_LOAD = (1, 2, 4, 8, 16, 32, 64, 128)
+
+
+def _row(name: str, text: str, **operands: str) -> AsmRow:
+    return AsmRow(
+        name=f"tcgen05.{name}", text=text, effect=Effect.ACTS, inputs=operands, requires=TCGEN05
+    )
+
+
+ALLOC = _row(
+    "alloc",
+    "tcgen05.alloc.cta_group::1.sync.aligned.shared::cta.b32 [$destination], $columns;",
+    destination="i32",
+    columns="i32",
+)
+"""One warp: reserve 32, 64, ..., 512 columns; their address is written to shared memory."""
+
+DEALLOC = _row(
+    "dealloc",
+    "tcgen05.dealloc.cta_group::1.sync.aligned.b32 $address, $columns;",
+    address="i32",
+    columns="i32",
+)
+
+RELINQUISH = _row(
+    "relinquish_alloc_permit", "tcgen05.relinquish_alloc_permit.cta_group::1.sync.aligned;"
+)
+
+MMA_F16 = _row(
+    "mma.f16",
+    "tcgen05.mma.cta_group::1.kind::f16 [$d], $a, $b, $instruction, $accumulate;",
+    d="i32",
+    a="i64",
+    b="i64",
+    instruction="i32",
+    accumulate="i1",
+)
+"""One thread: D = (accumulate ? D : 0) + A B, both operands by descriptor, D in tensor memory."""
+
+MMA_F16_A_TMEM = _row(
+    "mma.f16.a_tmem",
+    "tcgen05.mma.cta_group::1.kind::f16 [$d], [$a], $b, $instruction, $accumulate;",
+    d="i32",
+    a="i32",
+    b="i64",
+    instruction="i32",
+    accumulate="i1",
+)
+
+COMMIT = _row(
+    "commit",
+    "tcgen05.commit.cta_group::1.mbarrier::arrive::one.shared::cluster.b64 [$bar];",
+    bar="i32",
+)
+"""Arrive once at a barrier when all earlier products of this thread are done."""
+
+WAIT_ST = _row("wait.st", "tcgen05.wait::st.sync.aligned;")
+FENCE_BEFORE = _row("fence.before", "tcgen05.fence::before_thread_sync;")
+FENCE_AFTER = _row("fence.after", "tcgen05.fence::after_thread_sync;")
+
+
+@cache
+def load(columns: int) -> AsmRow:
+    """Make the row that reads `columns` cells of this thread's lane (shape 32x32b).
+
+    The results may be used after `wait_load` on the same registers only.
+    """
+    outputs = _registers(columns)
+    return AsmRow(
+        name=f"tcgen05.ld.x{columns}",
+        text=f"tcgen05.ld.sync.aligned.32x32b.x{columns}.b32 {_listed(outputs)}, [$address];",
+        effect=Effect.ACTS,
+        outputs=outputs,
+        inputs={"address": "i32"},
+        requires=TCGEN05,
+    )
+
+
+@cache
+def store(columns: int) -> AsmRow:
+    """Make the row that writes `columns` cells of this thread's lane (shape 32x32b)."""
+    inputs = _registers(columns)
+    return AsmRow(
+        name=f"tcgen05.st.x{columns}",
+        text=f"tcgen05.st.sync.aligned.32x32b.x{columns}.b32 [$address], {_listed(inputs)};",
+        effect=Effect.ACTS,
+        inputs={"address": "i32"} | inputs,
+        requires=TCGEN05,
+    )
+
+
+@cache
+def wait_load(registers: int) -> AsmRow:
+    """Make the row that waits for this thread's loads and ties the registers they fill."""
+    outputs = {f"r{number}": "i32" for number in range(registers)}
+    comment = f" // {' '.join(f'${name}' for name in outputs)}" if outputs else ""
+    return AsmRow(
+        name="tcgen05.wait.ld",
+        text=f"tcgen05.wait::ld.sync.aligned;{comment}",
+        effect=Effect.ACTS,
+        outputs=outputs,
+        tied=registers,
+        requires=TCGEN05,
+    )
+
+
+def _registers(columns: int) -> dict[str, str]:
+    if columns not in COLUMNS_PER_LOAD:
+        raise AssertionError(f"tcgen05 moves 1, 2, 4, ..., 128 columns, not {columns}")
+    return {f"r{number}": "i32" for number in range(columns)}
+
+
+def _listed(names: dict[str, str]) -> str:
+    return "{" + ", ".join(f"${name}" for name in names) + "}"

@@ -1,0 +1,99 @@
+"""Warpgroup matrix products of sm_90a.
+
+Source: PTX ISA 9.7.15.5.  The accumulators of a product are tied: the registers go in and come
+out, and may not be touched before the `wait` that ties them again.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+
+from astdsl.lowering.nvptx.asm.row import AsmRow, Effect
+from astdsl.lowering.target import WGMMA
+
+M_PER_WARPGROUP = 64
+K_PER_PRODUCT = {"f16": 16, "bf16": 16}
+A_REGISTERS = 4
+
+FENCE = AsmRow(
+    name="wgmma.fence", text="wgmma.fence.sync.aligned;", effect=Effect.ACTS, requires=WGMMA
+)
+"""Needed before the first product, and after any other use of its registers."""
+
+COMMIT = AsmRow(
+    name="wgmma.commit_group",
+    text="wgmma.commit_group.sync.aligned;",
+    effect=Effect.ACTS,
+    requires=WGMMA,
+)
+
+
+@cache
+def wait(pending: int, registers: int = 0, type: str = "float") -> AsmRow:
+    """Make the row that waits until at most `pending` groups are in flight.
+
+    It ties the `registers` that it makes valid.  With `pending` above zero tie none: the
+    registers of the groups still in flight must not be touched.
+    """
+    outputs = {f"d{number}": type for number in range(registers)}
+    comment = f" // {' '.join(f'${name}' for name in outputs)}" if outputs else ""
+    return AsmRow(
+        name="wgmma.wait_group",
+        text=f"wgmma.wait_group.sync.aligned {pending};{comment}",
+        effect=Effect.ACTS,
+        outputs=outputs,
+        tied=registers,
+        requires=WGMMA,
+    )
+
+
+@cache
+def mma(
+    n: int,
+    type: str,
+    *,
+    a_in_registers: bool = False,
+    transpose_a: bool = False,
+    transpose_b: bool = False,
+) -> AsmRow:
+    """Make the row D[64, n] = (scale_d ? D : 0) + A[64, 16] B[16, n] with D in f32.
+
+    `type` is ``f16`` or ``bf16``.  Operands: the n/2 accumulators of a thread (tied), A as a
+    descriptor or as four registers of two elements, B as a descriptor, scale_d.  A transposed
+    operand is contiguous along M (A) or N (B); A in registers cannot be.
+    """
+    _check_shape(n, type, a_in_registers and transpose_a)
+    outputs = {f"d{number}": "float" for number in range(n // 2)}
+    a_operands, a_text = _a_operand(a_in_registers)
+    transposes = [int(transpose_b)] if a_in_registers else [int(transpose_a), int(transpose_b)]
+    accumulators = ", ".join(f"${name}" for name in outputs)
+    immediates = ", ".join(str(value) for value in [1, 1, *transposes])
+    k = K_PER_PRODUCT[type]
+    return AsmRow(
+        name=f"wgmma.m64n{n}k{k}.{type}",
+        text=(
+            f"wgmma.mma_async.sync.aligned.m64n{n}k{k}.f32.{type}.{type} "
+            f"{{{accumulators}}}, {a_text}, $b, $scale_d, {immediates};"
+        ),
+        effect=Effect.ACTS,
+        outputs=outputs,
+        tied=len(outputs),
+        inputs=a_operands | {"b": "i64", "scale_d": "i1"},
+        requires=WGMMA,
+    )
+
+
+def _a_operand(in_registers: bool) -> tuple[dict[str, str], str]:
+    if not in_registers:
+        return {"a": "i64"}, "$a"
+    names = [f"a{number}" for number in range(A_REGISTERS)]
+    return dict.fromkeys(names, "i32"), "{" + ", ".join(f"${name}" for name in names) + "}"
+
+
+def _check_shape(n: int, type: str, transposes_registers: bool) -> None:
+    if n % 8 or not 8 <= n <= 256:
+        raise AssertionError(f"wgmma has n = 8, 16, ..., 256, not {n}")
+    if type not in K_PER_PRODUCT:
+        raise AssertionError(f"wgmma rows are written for f16 and bf16, not {type}")
+    if transposes_registers:
+        raise AssertionError("wgmma cannot transpose A in registers")

@@ -1,0 +1,144 @@
+"""The one seam from PTX to a cubin, and from a cubin to SASS.
+
+Invariant: every message of the assembler beyond the register count is kept, so that a spill, a
+serialised ``wgmma`` (C7510-C7519) or an ignored instruction (C75xx) cannot pass unseen.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from astdsl.errors import DeviceUnavailable
+from astdsl.lowering.nvptx import jitlink
+from astdsl.lowering.nvptx.tools import find_tool
+from astdsl.lowering.target import Target
+
+_REGISTERS = re.compile(r"used (\d+) registers", re.IGNORECASE)
+_SPILLS = re.compile(r"(\d+) bytes spill stores, (\d+) bytes spill loads")
+_STACK = re.compile(r"(\d+) bytes stack frame")
+_PTX_LINE = re.compile(r"line (\d+)")
+_ROUTINE = re.compile(
+    r"info\s*: (\d+ bytes gmem|compiling entry function|function properties|used \d+ registers"
+    r"|compile time)",
+    re.IGNORECASE,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cubin:
+    """A kernel ready to be loaded, and what it costs."""
+
+    image: bytes
+    registers: int
+    """Registers of a thread."""
+    spill_bytes: int
+    """Bytes a thread stores to and loads from local memory for lack of registers."""
+    stack_bytes: int
+    messages: tuple[str, ...]
+    """What the assembler said beyond the costs: warnings, and notes with a code C75xx."""
+    assembler: str
+
+
+class RejectedPTX(AssertionError):
+    """PTX that the assembler does not take: our bug, with the lines it complains about."""
+
+    def __init__(self, complaint: str, ptx: str) -> None:
+        super().__init__(f"{complaint.strip()}\n{_quoted_lines(complaint, ptx)}".rstrip())
+        self.complaint = complaint
+
+
+def assemble(ptx: str, target: Target) -> Cubin:
+    """Assemble PTX for a target: by ptxas if it is found, else by nvJitLink in this process.
+
+    Raises RejectedPTX for PTX that is wrong.
+    """
+    ptxas = find_tool("ptxas")
+    return assemble_by_ptxas(ptx, target, ptxas) if ptxas else assemble_by_nvjitlink(ptx, target)
+
+
+def assemble_by_ptxas(ptx: str, target: Target, ptxas: str) -> Cubin:
+    """Assemble with the program `ptxas`, a process of its own."""
+    with tempfile.TemporaryDirectory(prefix="astdsl-") as folder:
+        source, image = Path(folder, "kernel.ptx"), Path(folder, "kernel.cubin")
+        source.write_text(ptx, encoding="utf-8")
+        command = [ptxas, f"-arch={target.name}", "-O3", "-v", str(source), "-o", str(image)]
+        done = _run(command)
+        said = (done.stdout + done.stderr).replace(str(source), "kernel.ptx")
+        if done.returncode:
+            raise RejectedPTX(said, ptx)
+        return _cubin(image.read_bytes(), said, "ptxas")
+
+
+def assemble_by_nvjitlink(ptx: str, target: Target) -> Cubin:
+    """Assemble in this process; see `jitlink` for what that cannot do."""
+    try:
+        image, said = jitlink.link(ptx, target.name)
+    except jitlink.LinkFailed as error:
+        raise RejectedPTX(str(error), ptx) from error
+    return _cubin(image, said, "nvJitLink")
+
+
+def disassemble(cubin: Cubin) -> str:
+    """Print the machine code of a cubin, SASS, by nvdisasm or cuobjdump.
+
+    Raises DeviceUnavailable if neither is found.
+    """
+    with tempfile.TemporaryDirectory(prefix="astdsl-") as folder:
+        image = Path(folder, "kernel.cubin")
+        image.write_bytes(cubin.image)
+        done = _run([*_disassembler(), str(image)])
+    if done.returncode:
+        raise AssertionError(f"a cubin of ours cannot be disassembled: {done.stderr.strip()}")
+    return done.stdout
+
+
+def _disassembler() -> list[str]:
+    nvdisasm = find_tool("nvdisasm")
+    if nvdisasm:
+        return [nvdisasm, "--print-code"]
+    cuobjdump = find_tool("cuobjdump")
+    if cuobjdump:
+        return [cuobjdump, "--dump-sass"]
+    raise DeviceUnavailable(
+        "SASS needs nvdisasm or cuobjdump, and neither is installed",
+        help="pip install nvidia-cuda-nvdisasm, or set CUDA_HOME",
+    )
+
+
+def _run(command: list[str]) -> subprocess.CompletedProcess[str]:
+    # The command is a path that `find_tool` found and arguments of ours.
+    return subprocess.run(  # noqa: S603
+        command, capture_output=True, check=False, text=True, errors="replace"
+    )
+
+
+def _cubin(image: bytes, said: str, assembler: str) -> Cubin:
+    registers = [int(number) for number in _REGISTERS.findall(said)]
+    if not registers:
+        raise AssertionError(f"{assembler} does not say how many registers it used: {said!r}")
+    spills = [int(stores) + int(loads) for stores, loads in _SPILLS.findall(said)]
+    return Cubin(
+        image=image,
+        registers=max(registers),
+        spill_bytes=sum(spills),
+        stack_bytes=max((int(size) for size in _STACK.findall(said)), default=0),
+        messages=tuple(line.strip() for line in said.splitlines() if _is_message(line)),
+        assembler=assembler,
+    )
+
+
+def _is_message(line: str) -> bool:
+    is_detail = bool(_SPILLS.search(line) or _STACK.search(line))
+    return bool(line.strip()) and not is_detail and not _ROUTINE.search(line)
+
+
+def _quoted_lines(complaint: str, ptx: str) -> str:
+    lines = ptx.splitlines()
+    numbers = dict.fromkeys(int(number) for number in _PTX_LINE.findall(complaint))
+    return "\n".join(
+        f"  {number}: {lines[number - 1].strip()}" for number in numbers if 0 < number <= len(lines)
+    )

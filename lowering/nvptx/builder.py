@@ -1,0 +1,358 @@
+"""Writes one kernel as LLVM assembly, instruction by instruction.
+
+Invariant: `Builder` holds the cursor, which is the block that is being written and the current
+source location; every load, store, call and inline instruction carries that location.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from astdsl.lowering.nvptx.asm.row import AsmRow
+from astdsl.lowering.nvptx.debug import LineTable
+from astdsl.lowering.nvptx.globals import Globals
+from astdsl.lowering.nvptx.intrinsics import check_operands, signature
+from astdsl.lowering.nvptx.values import (
+    LV,
+    SHARED,
+    Label,
+    element_of,
+    is_float,
+    lanes_of,
+    undefined,
+    vector,
+)
+
+SHARED_ARRAY = LV(SHARED, "@smem")
+"""All shared memory of a block.  Unsized and external: from a sized array LLVM would hoist loads
+above the branch that guards them."""
+
+INTEGER_OPERATIONS = frozenset(
+    ("add", "sub", "mul", "sdiv", "udiv", "srem", "urem", "shl", "lshr", "ashr", "and", "or", "xor")
+)
+FLOAT_OPERATIONS = frozenset(("fadd", "fsub", "fmul", "fdiv", "frem"))
+CASTS = frozenset(
+    (
+        *("trunc", "zext", "sext", "fptrunc", "fpext", "fptosi", "fptoui", "sitofp", "uitofp"),
+        *("bitcast", "ptrtoint", "inttoptr", "addrspacecast"),
+    )
+)
+
+
+class _Block:
+    """A basic block: its phis, which may still grow, and its lines."""
+
+    __slots__ = ("ended", "label", "lines", "phis")
+
+    def __init__(self, label: Label) -> None:
+        self.label = label
+        self.lines: list[str] = []
+        self.phis: list[Phi] = []
+        self.ended = False
+
+    def text(self) -> str:
+        if not self.ended:
+            raise AssertionError(f"block {self.label.name} does not end in a branch or return")
+        return "\n".join([f"{self.label.name}:", *(phi.text() for phi in self.phis), *self.lines])
+
+
+class Phi:
+    """A value chosen by the block we came from; arms are added as they become known."""
+
+    __slots__ = ("_arms", "value")
+
+    def __init__(self, value: LV) -> None:
+        self.value = value
+        self._arms: list[str] = []
+
+    def add(self, value: LV, source: Label) -> None:
+        """Give the value that arrives from the block `source`."""
+        _require_type(value, self.value.type, "phi")
+        self._arms.append(f"[ {value.name}, %{source.name} ]")
+
+    def text(self) -> str:
+        """Spell the instruction."""
+        return f"  {self.value.name} = phi {self.value.type} {', '.join(self._arms)}"
+
+
+class Builder:
+    """Writes one kernel, instruction by instruction, at a cursor.
+
+    Every method that makes a value returns it as an `LV`.  A type that does not fit is our own
+    bug, an AssertionError.
+    """
+
+    def __init__(self, shared: Globals, name: str, parameters: dict[str, LV]) -> None:
+        self.globals = shared
+        self.name = name
+        self.parameters = parameters
+        self._names = 0
+        self._blocks: dict[str, _Block] = {}
+        self._lines: LineTable | None = None
+        self._debug = ""
+        self._block = self._new_block(Label("entry"))
+
+    def debug(self, file: str, line: int) -> None:
+        """Turn line information on: the kernel begins at `line` of `file`."""
+        self._lines = LineTable(self.globals.node, self.name, file, line)
+        self.globals.add_unit(self._lines.unit)
+        self.locate(file, line, 1)
+
+    def locate(self, file: str, line: int, column: int) -> None:
+        """Set the source location of what is written from now on; without `debug` a no-op."""
+        if self._lines is not None:
+            self._debug = f", !dbg {self._lines.location(file, line, column)}"
+
+    def block(self, hint: str = "bb") -> Label:
+        """Make a new, empty basic block; the cursor stays."""
+        self._names += 1
+        return self._new_block(Label(f"{hint}.{self._names}")).label
+
+    def position(self, label: Label) -> None:
+        """Move the cursor to the end of a block."""
+        self._block = self._blocks[label.name]
+
+    @property
+    def current(self) -> Label:
+        """The block under the cursor; the source of a phi's arm."""
+        return self._block.label
+
+    @contextmanager
+    def guarded(self, predicate: LV, hint: str = "then") -> Iterator[None]:
+        """Write the body for threads where `predicate` holds; go on with all of them."""
+        body, after = self.block(hint), self.block(f"{hint}.end")
+        self.cond_br(predicate, body, after)
+        self.position(body)
+        yield
+        self.br(after)
+        self.position(after)
+
+    def text(self) -> str:
+        """Print the body of the kernel, from the attributes after its parameters on."""
+        debug = f" !dbg {self._lines.subprogram}" if self._lines else ""
+        blocks = "\n".join(block.text() for block in self._blocks.values())
+        return f"{debug} {{\n{blocks}\n}}"
+
+    def binary(self, operation: str, left: LV, right: LV, flags: str = "") -> LV:
+        """Apply an arithmetic instruction; `flags` are LLVM's (``nsw``, ``contract``)."""
+        allowed = FLOAT_OPERATIONS if is_float(left.type) else INTEGER_OPERATIONS
+        if operation not in allowed:
+            raise AssertionError(f"{operation} does not apply to {left.type}")
+        _require_type(right, left.type, operation)
+        flags = f" {flags}" if flags else ""
+        return self._value(left.type, f"{operation}{flags} {left.type} {left.name}, {right.name}")
+
+    def add(self, left: LV, right: LV) -> LV:
+        """Add integers."""
+        return self.binary("add", left, right)
+
+    def sub(self, left: LV, right: LV) -> LV:
+        """Subtract integers."""
+        return self.binary("sub", left, right)
+
+    def mul(self, left: LV, right: LV) -> LV:
+        """Multiply integers."""
+        return self.binary("mul", left, right)
+
+    def and_(self, left: LV, right: LV) -> LV:
+        """Take the bitwise and."""
+        return self.binary("and", left, right)
+
+    def or_(self, left: LV, right: LV) -> LV:
+        """Take the bitwise or."""
+        return self.binary("or", left, right)
+
+    def xor(self, left: LV, right: LV) -> LV:
+        """Take the bitwise exclusive or."""
+        return self.binary("xor", left, right)
+
+    def shl(self, left: LV, right: LV) -> LV:
+        """Shift left; a count of the width or more gives poison."""
+        return self.binary("shl", left, right)
+
+    def lshr(self, left: LV, right: LV) -> LV:
+        """Shift right, zeros coming in."""
+        return self.binary("lshr", left, right)
+
+    def fneg(self, value: LV) -> LV:
+        """Flip the sign of floats, also of zeros and NaNs."""
+        return self._value(value.type, f"fneg {value.typed}")
+
+    def icmp(self, condition: str, left: LV, right: LV) -> LV:
+        """Compare integers or pointers: ``eq ne slt sle sgt sge ult ule ugt uge``."""
+        return self._compare("icmp", condition, left, right)
+
+    def fcmp(self, condition: str, left: LV, right: LV) -> LV:
+        """Compare floats: ``oeq one olt ...`` are false on NaN, ``une ult ...`` true."""
+        return self._compare("fcmp", condition, left, right)
+
+    def select(self, condition: LV, yes: LV, no: LV) -> LV:
+        """Choose between two values; neither is skipped."""
+        _require_type(no, yes.type, "select")
+        return self._value(yes.type, f"select {condition.typed}, {yes.typed}, {no.typed}")
+
+    def cast(self, operation: str, value: LV, type: str) -> LV:
+        """Convert a value by one of LLVM's cast instructions; to its own type, for free."""
+        if operation not in CASTS:
+            raise AssertionError(f"{operation} is not a cast")
+        if value.type == type:
+            return value
+        return self._value(type, f"{operation} {value.typed} to {type}")
+
+    def shared_address(self, pointer: LV) -> LV:
+        """Give the 32-bit address of a place in shared memory, as inline PTX wants it."""
+        _require_type(pointer, SHARED, "shared_address")
+        return self.cast("ptrtoint", pointer, "i32")
+
+    def shared(self, offset_bytes: int) -> LV:
+        """Give a pointer to a fixed place in the block's shared memory."""
+        if not offset_bytes:
+            return SHARED_ARRAY
+        return LV(SHARED, f"getelementptr (i8, {SHARED_ARRAY.typed}, i32 {offset_bytes})")
+
+    def gep(self, element: str, pointer: LV, index: LV) -> LV:
+        """Move a pointer by `index` elements of type `element`."""
+        return self._value(pointer.type, f"getelementptr {element}, {pointer.typed}, {index.typed}")
+
+    def load(self, type: str, pointer: LV, align: int) -> LV:
+        """Load a value; `align` in bytes is a promise."""
+        return self._value(type, f"load {type}, {pointer.typed}, align {align}{self._debug}")
+
+    def store(self, value: LV, pointer: LV, align: int) -> None:
+        """Store a value; `align` in bytes is a promise."""
+        self._line(f"store {value.typed}, {pointer.typed}, align {align}{self._debug}")
+
+    def extract(self, vector: LV, lane: int) -> LV:
+        """Take one lane out of a vector."""
+        if not 0 <= lane < lanes_of(vector.type):
+            raise AssertionError(f"{vector.type} has no lane {lane}")
+        return self._value(element_of(vector.type), f"extractelement {vector.typed}, i32 {lane}")
+
+    def insert(self, into: LV, value: LV, lane: int) -> LV:
+        """Replace one lane of a vector."""
+        _require_type(value, element_of(into.type), "insert")
+        return self._value(into.type, f"insertelement {into.typed}, {value.typed}, i32 {lane}")
+
+    def pack(self, values: Sequence[LV]) -> LV:
+        """Make a vector out of scalars."""
+        packed = undefined(vector(len(values), values[0].type))
+        for lane, value in enumerate(values):
+            packed = self.insert(packed, value, lane)
+        return packed
+
+    def unpack(self, value: LV) -> list[LV]:
+        """Split a vector into scalars."""
+        return [self.extract(value, lane) for lane in range(lanes_of(value.type))]
+
+    def splat(self, value: LV, lanes: int) -> LV:
+        """Make a vector with `value` in every lane."""
+        first = self.insert(undefined(vector(lanes, value.type)), value, 0)
+        return self.shuffle(first, first, (0,) * lanes)
+
+    def shuffle(self, left: LV, right: LV, lanes: Sequence[int]) -> LV:
+        """Pick lanes from two vectors; the lanes of `right` count on from those of `left`."""
+        _require_type(right, left.type, "shuffle")
+        mask = ", ".join(f"i32 {lane}" for lane in lanes)
+        return self._value(
+            vector(len(lanes), element_of(left.type)),
+            f"shufflevector {left.typed}, {right.typed}, <{len(lanes)} x i32> <{mask}>",
+        )
+
+    def phi(self, type: str, name: str = "phi") -> Phi:
+        """Begin a phi at the head of the current block."""
+        phi = Phi(self._fresh(type, name))
+        self._block.phis.append(phi)
+        return phi
+
+    def br(self, target: Label) -> None:
+        """Go to a block."""
+        self._end(f"br label %{target.name}")
+
+    def back_br(self, header: Label) -> None:
+        """Go back to the head of a loop that LLVM must not unroll."""
+        self._end(f"br label %{header.name}, !llvm.loop {self.globals.loop_node()}")
+
+    def cond_br(self, condition: LV, yes: Label, no: Label) -> None:
+        """Go to one of two blocks."""
+        _require_type(condition, "i1", "cond_br")
+        self._end(f"br i1 {condition.name}, label %{yes.name}, label %{no.name}")
+
+    def ret(self) -> None:
+        """End the kernel for this thread."""
+        self._end("ret void")
+
+    def unreachable(self) -> None:
+        """End a block that nobody leaves (after a trap)."""
+        self._end("unreachable")
+
+    def asm(self, row: AsmRow, *operands: LV) -> tuple[LV, ...]:
+        """Write an inline-PTX row and give its results, one for each output."""
+        row.check(operands)
+        given = ", ".join(operand.typed for operand in operands)
+        call = f"call {row.callee}({given}){row.attributes}{self._debug}"
+        types = row.result_types
+        if not types:
+            self._line(call)
+            return ()
+        if len(types) == 1:
+            return (self._value(types[0], call),)
+        aggregate = self._value("{ " + ", ".join(types) + " }", call)
+        return tuple(
+            self._value(type, f"extractvalue {aggregate.typed}, {number}")
+            for number, type in enumerate(types)
+        )
+
+    def intrinsic(self, name: str, *operands: LV, flags: str = "") -> LV:
+        """Call an intrinsic of the table; its overload follows from the first operand."""
+        found = signature(name, operands[0].type if operands else None)
+        check_operands(found, [operand.type for operand in operands])
+        self.globals.declare(found.name, found.declaration)
+        return self._call(found.name, found.result, operands, flags)
+
+    def call(self, name: str, result: str, *operands: LV) -> LV:
+        """Call a function that the module defines (libdevice)."""
+        return self._call(name, result, operands, "")
+
+    def special_register(self, name: str) -> LV:
+        """Read a special register: ``tid.x``, ``ctaid.y``, ``laneid``."""
+        return self.intrinsic(f"llvm.nvvm.read.ptx.sreg.{name}")
+
+    def _call(self, name: str, result: str, operands: Sequence[LV], flags: str) -> LV:
+        given = ", ".join(operand.typed for operand in operands)
+        flags = f"{flags} " if flags else ""
+        return self._value(result, f"call {flags}{result} @{name}({given}){self._debug}")
+
+    def _compare(self, operation: str, condition: str, left: LV, right: LV) -> LV:
+        _require_type(right, left.type, operation)
+        lanes = lanes_of(left.type)
+        result = "i1" if element_of(left.type) is left.type else vector(lanes, "i1")
+        return self._value(result, f"{operation} {condition} {left.type} {left.name}, {right.name}")
+
+    def _new_block(self, label: Label) -> _Block:
+        block = self._blocks[label.name] = _Block(label)
+        return block
+
+    def _fresh(self, type: str, name: str) -> LV:
+        self._names += 1
+        return LV(type, f"%{name}.{self._names}")
+
+    def _value(self, type: str, text: str) -> LV:
+        self._names += 1
+        name = f"%v.{self._names}"
+        self._line(f"{name} = {text}")
+        return LV(type, name)
+
+    def _line(self, text: str) -> None:
+        if self._block.ended:
+            raise AssertionError(f"block {self._block.label.name} has ended: {text}")
+        self._block.lines.append(f"  {text}")
+
+    def _end(self, text: str) -> None:
+        self._line(text)
+        self._block.ended = True
+
+
+def _require_type(value: LV, type: str, operation: str) -> None:
+    if value.type != type:
+        raise AssertionError(f"{operation}: expected {type}, got {value.typed}")

@@ -1,0 +1,52 @@
+"""What the kernels of an LLVM module share: declarations, definitions, metadata nodes.
+
+Invariant: each is written once, however often it is asked for.
+"""
+
+from __future__ import annotations
+
+_NO_UNROLL = '!{!"llvm.loop.unroll.disable"}'
+
+
+class Globals:
+    """The parts of a module outside its kernels, collected while these are written."""
+
+    def __init__(self) -> None:
+        self.declarations: dict[str, str] = {}
+        self.definitions: dict[str, str] = {}
+        self.units: list[str] = []
+        self.nodes: list[str] = []
+        self._numbers: dict[str, str] = {}
+
+    def declare(self, name: str, declaration: str) -> None:
+        """Declare a function; the same declaration may be given again."""
+        _put_once(self.declarations, name, declaration)
+
+    def define(self, name: str, definition: str) -> None:
+        """Add a global or function as text (libdevice); equal text may be given again."""
+        _put_once(self.definitions, name, definition)
+
+    def add_unit(self, node: str) -> None:
+        """Register a compile unit, which turns line information on."""
+        self.units.append(node)
+
+    def node(self, text: str) -> str:
+        """Give the number of a metadata node, ``!7``; equal nodes share one unless distinct."""
+        found = self._numbers.get(text)
+        if found is None or text.startswith("distinct"):
+            found = f"!{len(self.nodes)}"
+            self.nodes.append(text)
+            self._numbers[text] = found
+        return found
+
+    def loop_node(self) -> str:
+        """Make the metadata of a loop that must not be unrolled."""
+        disable = self.node(_NO_UNROLL)
+        number = f"!{len(self.nodes)}"
+        self.nodes.append(f"distinct !{{{number}, {disable}}}")
+        return number
+
+
+def _put_once(table: dict[str, str], name: str, text: str) -> None:
+    if table.setdefault(name, text) != text:
+        raise AssertionError(f"two different texts for @{name}")

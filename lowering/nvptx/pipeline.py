@@ -1,0 +1,103 @@
+"""From LLVM text to PTX text, through `llvmlite.binding`.
+
+Invariant: LLVM is initialised once, at the first use, and only modules that verify are optimised.
+The ``.version`` and ``.target`` that LLVM prints are asserted, since it silently falls back to
+PTX 8.0 for a feature that it does not know.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import NamedTuple
+
+from llvmlite import binding
+
+from astdsl.lowering.target import Target
+
+TRIPLE = "nvptx64-nvidia-cuda"
+SPEED_LEVEL = 3
+
+_PTX_VERSIONS = {20: (8, 6), 21: (8, 8)}
+_PTX_VERSION_FROM_LLVM_22 = (8, 8)
+
+
+class Generated(NamedTuple):
+    """What the back end made of a module."""
+
+    llvm: str
+    """The optimised module."""
+    ptx: str
+
+
+def llvm_version() -> tuple[int, int, int]:
+    """Give the version of LLVM inside llvmlite."""
+    major, minor, patch = binding.llvm_version_info
+    return major, minor, patch
+
+
+def ptx_version() -> tuple[int, int]:
+    """Choose the PTX ISA version: the newest that this LLVM prints and drivers of 2025 take."""
+    major = llvm_version()[0]
+    if major < min(_PTX_VERSIONS):
+        raise AssertionError(f"LLVM {major} is too old: llvmlite 0.46 (LLVM 20) is the oldest")
+    return _PTX_VERSIONS.get(major, _PTX_VERSION_FROM_LLVM_22)
+
+
+def generate(text: str, target: Target) -> Generated:
+    """Optimise a module and print its PTX.
+
+    Raises AssertionError if LLVM does not accept the text: that is a bug of the builder's user.
+    """
+    machine = _target_machine(target)
+    module = parse(text, machine)
+    optimise(module, machine)
+    llvm = str(module)
+    ptx = machine.emit_assembly(module)
+    _check_header(ptx, target)
+    return Generated(llvm, ptx)
+
+
+def parse(text: str, machine: binding.TargetMachine) -> binding.ModuleRef:
+    """Parse and verify LLVM assembly for a target machine."""
+    try:
+        module = binding.parse_assembly(text)
+        module.data_layout = str(machine.target_data)
+        module.verify()
+    except RuntimeError as error:
+        raise AssertionError(f"LLVM does not accept the text we wrote: {error}") from error
+    return module
+
+
+def optimise(module: binding.ModuleRef, machine: binding.TargetMachine) -> None:
+    """Run LLVM's standard passes on a module, in place."""
+    options = binding.create_pipeline_tuning_options(speed_level=SPEED_LEVEL)
+    builder = binding.create_pass_builder(machine, options)
+    builder.getModulePassManager().run(module, builder)
+
+
+def target_machine(target: Target) -> binding.TargetMachine:
+    """Give LLVM's description of a target; made once."""
+    return _target_machine(target)
+
+
+@cache
+def _target_machine(target: Target) -> binding.TargetMachine:
+    _initialise()
+    major, minor = ptx_version()
+    return binding.Target.from_triple(TRIPLE).create_target_machine(
+        cpu=target.cpu, features=f"+ptx{major}{minor}", opt=SPEED_LEVEL
+    )
+
+
+@cache
+def _initialise() -> None:
+    binding.initialize_all_targets()
+    binding.initialize_all_asmprinters()
+
+
+def _check_header(ptx: str, target: Target) -> None:
+    major, minor = ptx_version()
+    header = ptx[: ptx.index(".address_size")]
+    wanted = (f".version {major}.{minor}\n", f".target {target.name}\n")
+    if not all(line in header for line in wanted):
+        raise AssertionError(f"LLVM printed another PTX header than asked for: {header!r}")
