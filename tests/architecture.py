@@ -345,17 +345,24 @@ def check_state(modules: list[Module]) -> list[str]:
     A table written out and never changed is a constant. REGISTRIES names those that decorators
     fill at import.
     """
-    return [complaint for module in modules for complaint in _state_of(module)]
+    known = {module.name for module in modules}
+    return [complaint for module in modules for complaint in _state_of(module, known)]
 
 
-def _state_of(module: Module) -> Iterator[str]:
+def _state_of(module: Module, known: set[str]) -> Iterator[str]:
     for name, value in _module_level_values(module):
         if f"{module.name}.{name}" not in REGISTRIES and _is_empty_container(value):
             yield module.at(value, f"`{name}` is empty at module level, so it is state")
         is_context = isinstance(value, ast.Call) and _called(value) == "ContextVar"
         if is_context and module.name not in CONTEXT_VARIABLES:
             yield module.at(value, f"`{name}`: the one ContextVar stands in lang/tracing.py")
-    shared = {name for name in _names_bound(module) if f"{module.name}.{name}" not in REGISTRIES}
+    shared = {
+        name
+        for node in module.tree.body
+        if not isinstance(node, ast.Import | ast.FunctionDef | ast.ClassDef)
+        for name in _names_of_statement(node) - _modules_of_statement(module, node, known)
+        if f"{module.name}.{name}" not in REGISTRIES
+    }
     for function in functions_of(module):
         changeable = shared - _local_names(function)
         for node in ast.walk(function):
@@ -363,6 +370,14 @@ def _state_of(module: Module) -> Iterator[str]:
                 yield module.at(node, f"global {', '.join(node.names)}: pass it, or return it")
             for name in changeable.intersection(_changed_by(node)):
                 yield module.at(node, f"`{name}` of the module is changed in a function")
+
+
+def _modules_of_statement(module: Module, node: ast.stmt, known: set[str]) -> set[str]:
+    """Name the modules that `from a import b` binds: `b.add(x)` calls a function of such a one."""
+    if not isinstance(node, ast.ImportFrom):
+        return set()
+    base = _absolute(module, node)
+    return {a.asname or a.name for a in node.names if f"{base}.{a.name}" in known}
 
 
 def _module_level_values(module: Module) -> Iterator[tuple[str, ast.expr]]:

@@ -229,6 +229,11 @@ def test_every_check_has_a_planted_fault() -> None:
             "astdsl/ir/core.py": "\nif TYPE_CHECKING:\n    from astdsl.ir import types\n",
             "astdsl/ir/types.py": "\nfrom astdsl.ir.core import Node\n",
         },
+        {"astdsl/ir/core.py": "\nimport numpy as np\ndef f(x):\n    np.append(x, x)\n"},
+        {
+            "astdsl/lang/arith.py": "\n",
+            "astdsl/lang/tile.py": "\nfrom astdsl.lang import arith\ndef f():\n    arith.add(1)\n",
+        },
         {"astdsl/ir/core.py": "\ndef f(x: int) -> None:\n    assert x, 'x is 0'\n"},
         {"stdlib/norm.py": "\nimport astdsl\n"},
         {"astdsl/cli/render.py": "\nfrom rich.console import Console\n"},
