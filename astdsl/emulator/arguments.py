@@ -1,0 +1,159 @@
+"""From the arguments of a launch to parameter bytes and the table of global memory.
+
+Invariant: an array's emulated address is its real one; nothing is copied.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+
+import numpy as np
+
+from astdsl.emulator.faults import DeviceFault
+from astdsl.emulator.global_memory import Allocation, GlobalMemory
+from astdsl.emulator.layout import size_bytes
+from astdsl.emulator.scalars import TYPES, UNSIGNED, Array
+from astdsl.emulator.syntax import Symbol, Variable
+
+if TYPE_CHECKING:
+    from astdsl.emulator.program import Program
+
+
+@runtime_checkable
+class Opaque(Protocol):
+    """An argument passed by value as bytes (`TensorMap`); `arrays` are what it points at."""
+
+    @property
+    def arrays(self) -> Sequence[Array]: ...
+
+    def to_bytes(self) -> bytes: ...
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class VirtualBuffer:
+    """Memory at a chosen address with storage behind some windows only.
+
+    `windows` maps byte offsets to arrays; every other address of the buffer is out of bounds. For
+    tests of offsets past 2^31 elements without the memory; `address` must lie below 2^60.
+    """
+
+    address: int
+    windows: dict[int, Array]
+
+
+def bind(
+    program: Program, args: Sequence[Any], memory: GlobalMemory, uninitialised: Sequence[Array]
+) -> tuple[Array, list[int]]:
+    """Return the parameter bytes, and the addresses of the module's variables."""
+    layout = program.layout
+    if len(args) != len(layout.parameters):
+        raise DeviceFault(
+            "E203",
+            f"kernel `{program.kernel.name}` takes {len(layout.parameters)} parameters,"
+            f" {len(args)} were given",
+        )
+    raw = bytearray(layout.parameter_bytes)
+    for number, ((variable, offset), value) in enumerate(zip(layout.parameters, args, strict=True)):
+        data = _encode(variable, value, number, memory)
+        raw[offset : offset + len(data)] = data
+    for array in uninitialised:
+        _track(memory, array)
+    addresses = [_variable(memory, variable) for variable in layout.variables]
+    _fill_pointers(program, memory, addresses)
+    return np.frombuffer(bytes(raw), np.uint8), addresses
+
+
+def _encode(variable: Variable, value: Any, number: int, memory: GlobalMemory) -> bytes:
+    if isinstance(value, np.ndarray):
+        map_array(memory, value, f"argument {number}")
+        return int(value.ctypes.data).to_bytes(8, "little")
+    if isinstance(value, VirtualBuffer):
+        for offset, array in value.windows.items():
+            data = np.ascontiguousarray(array)
+            if not np.shares_memory(data, array):
+                raise DeviceFault("E203", "the arrays of a VirtualBuffer must be contiguous")
+            low = value.address + offset
+            name = f"argument {number}"
+            memory.add(Allocation(low, data.reshape(-1).view(np.uint8), name))
+        return value.address.to_bytes(8, "little")
+    if isinstance(value, Opaque):
+        for array in value.arrays:
+            map_array(memory, array, f"argument {number}")
+        data = value.to_bytes()
+    elif isinstance(value, bytes):
+        data = value
+    else:
+        return _number(variable, value, number)
+    if len(data) > size_bytes(variable):
+        raise DeviceFault("E203", f"argument {number} has {len(data)} bytes, too many")
+    return data
+
+
+def _number(variable: Variable, value: Any, number: int) -> bytes:
+    scalar = TYPES[variable.type]
+    if variable.is_array or scalar.count > 1:
+        raise DeviceFault("E203", f"argument {number} needs {size_bytes(variable)} bytes")
+    if isinstance(value, (float, np.floating)) and scalar.kind in ("b", "f"):
+        # LLVM declares floats as `.b32`; a Python float takes the parameter's width.
+        width = f"f{scalar.bits // 8}"
+        return np.asarray(value).astype(width).tobytes()
+    if isinstance(value, np.generic):
+        data = value.tobytes()
+        if len(data) == scalar.bytes:
+            return data
+        value = value.item()
+    if scalar.kind == "f":
+        return np.asarray(value, scalar.dtype).tobytes()
+    whole = int(value)
+    if not -(1 << (scalar.bits - 1)) <= whole < 1 << scalar.bits:
+        raise DeviceFault("E203", f"argument {number}: {whole} does not fit into .{scalar.name}")
+    return (whole & ((1 << scalar.bits) - 1)).to_bytes(scalar.bytes, "little")
+
+
+def map_array(memory: GlobalMemory, array: Array, name: str) -> None:
+    """Make an array's bytes, from the lowest to the highest of its elements, global memory."""
+    if array.size == 0:
+        return
+    low, high = np.lib.array_utils.byte_bounds(array)
+    memory.add_host(int(low), int(high), name, array, read_only=not array.flags.writeable)
+
+
+def _track(memory: GlobalMemory, array: Array) -> None:
+    if array.size == 0:
+        return
+    allocation = memory.find(int(np.lib.array_utils.byte_bounds(array)[0]))
+    if allocation is None:
+        raise DeviceFault("E203", "an array in `uninitialised` is not among the arguments")
+    allocation.track()
+
+
+def _variable(memory: GlobalMemory, variable: Variable) -> int:
+    """Allocate a module's `.global` or `.const` variable with its initial value."""
+    data = np.zeros(max(size_bytes(variable), 1), np.uint8)
+    scalar = TYPES[variable.type]
+    values = [v for v in variable.initial if isinstance(v, int)]
+    if values and len(values) == len(variable.initial):
+        mask = (1 << scalar.element_bits) - 1
+        words = np.array([v & mask for v in values], UNSIGNED[scalar.element_bits])
+        data[: words.nbytes] = words.view(np.uint8)
+    address = int(data.ctypes.data)
+    memory.add_host(address, address + data.size, f"variable {variable.name}", data)
+    return address
+
+
+def _fill_pointers(program: Program, memory: GlobalMemory, addresses: list[int]) -> None:
+    """Write the addresses of variables that other variables are initialised with."""
+    layout = program.layout
+    for variable, address in zip(layout.variables, addresses, strict=True):
+        for i, value in enumerate(variable.initial):
+            if not isinstance(value, Symbol):
+                continue
+            found = layout.module_symbols.get(value.name)
+            allocation = memory.find(address)
+            if found is None or found[0] != "global" or allocation is None:
+                raise DeviceFault("E203", f"`{variable.name}` is initialised with `{value.name}`")
+            pointer = addresses[found[1]] + value.offset
+            at = address - allocation.low + 8 * i
+            allocation.data[at : at + 8] = np.frombuffer(pointer.to_bytes(8, "little"), np.uint8)

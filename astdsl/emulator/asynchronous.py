@@ -1,0 +1,83 @@
+"""Work that was issued and has not happened yet: copies, products, commits.
+
+Invariant: operations with the same `order` happen in issue order; every operation happens exactly
+once, at issue ("early"), when nothing else can go on or someone waits for it ("late"), or at a
+moment drawn from a seeded generator.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+from typing import Literal
+
+Completion = Literal["late", "early"] | int
+
+
+@dataclass(eq=False, slots=True)
+class Operation:
+    """One asynchronous operation of one executed instruction, for all lanes that issued it.
+
+    `perform` applies its effects (data, completion of barriers). `order` names the queue that it
+    must stay in order with, None = free. `what` is for reports.
+    """
+
+    perform: Callable[[], None]
+    what: str
+    ptx_line: int
+    order: Hashable = None
+    done: bool = False
+
+
+class Asynchronous:
+    """The queue of pending operations of a machine, and the policy that completes them."""
+
+    def __init__(self, completion: Completion) -> None:
+        self.completion = completion
+        self.pending: list[Operation] = []
+        self._random = random.Random(completion if isinstance(completion, int) else 0)  # noqa: S311
+
+    def issue(self, operation: Operation) -> Operation:
+        """Queue an operation; it happens now if the policy is "early"."""
+        self.pending.append(operation)
+        if self.completion == "early":
+            self.complete(operation)
+        return operation
+
+    def complete(self, operation: Operation) -> None:
+        """Make an operation happen, after those that it must follow; done ones are left alone."""
+        if operation.done:
+            return
+        if operation.order is not None:
+            for earlier in list(self.pending):
+                if earlier is operation:
+                    break
+                if earlier.order == operation.order:
+                    self._perform(earlier)
+        self._perform(operation)
+
+    def complete_one(self) -> bool:
+        """Make one more operation happen, as nothing else can; false when there is none."""
+        if not self.pending:
+            return False
+        if isinstance(self.completion, int):
+            self.complete(self._random.choice(self.pending))
+        else:
+            self.complete(self.pending[0])
+        return True
+
+    def tick(self) -> bool:
+        """Maybe let an operation happen, at a scheduling point, under a seeded policy."""
+        if not self.pending or not isinstance(self.completion, int):
+            return False
+        if self._random.random() < 0.5:
+            return self.complete_one()
+        return False
+
+    def _perform(self, operation: Operation) -> None:
+        if operation.done:
+            return
+        operation.done = True
+        self.pending.remove(operation)
+        operation.perform()

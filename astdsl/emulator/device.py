@@ -1,0 +1,175 @@
+"""Run PTX on the CPU: the public entry of the emulator.
+
+Invariant: `run` changes nothing but the memory that its arguments point at.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from astdsl.emulator import special
+from astdsl.emulator.arguments import bind
+from astdsl.emulator.asynchronous import Completion
+from astdsl.emulator.faults import DeviceFault
+from astdsl.emulator.global_memory import GlobalMemory
+from astdsl.emulator.machine import Launch, Machine
+from astdsl.emulator.memory import Memory, RowMemory
+from astdsl.emulator.program import Program, prepare
+from astdsl.emulator.registers import RegisterFile
+from astdsl.emulator.scalars import Array
+from astdsl.emulator.text import parse
+
+Triple = tuple[int, int, int]
+BATCH_LANES = 1 << 14
+BATCH_BYTES = 1 << 28
+MAX_THREADS = 1024
+MAX_CACHED = 64
+
+
+class _Programs:
+    """The programs prepared last, by the text they came from."""
+
+    def __init__(self) -> None:
+        self._kept: OrderedDict[tuple[str, str], Program] = OrderedDict()
+
+    def get(self, ptx: str, kernel: str) -> Program:
+        """Return the program of a kernel, prepared once for each text."""
+        key = (hashlib.sha256(ptx.encode()).hexdigest(), kernel)
+        program = self._kept.get(key)
+        if program is None:
+            program = self._kept[key] = prepare(parse(ptx), kernel)
+            if len(self._kept) > MAX_CACHED:
+                self._kept.popitem(last=False)
+        else:
+            self._kept.move_to_end(key)
+        return program
+
+
+_PROGRAMS = _Programs()
+
+
+def run(
+    ptx: str,
+    kernel: str,
+    grid: Sequence[int],
+    block: Sequence[int],
+    args: Sequence[Any],
+    *,
+    cluster: Sequence[int] = (1, 1, 1),
+    shared_bytes: int = 0,
+    completion: Completion = "late",
+    uninitialised: Sequence[Array] = (),
+    check: bool = True,
+) -> None:
+    """Run a kernel of a PTX text for a whole grid.
+
+    `args` are arrays (the kernel gets a pointer and changes them in place), numbers (converted to
+    the parameter's type), `VirtualBuffer` or `TensorMap` objects, or integers for raw pointers.
+    `shared_bytes` is the dynamic shared memory of a block. Asynchronous work completes as "late" or
+    as "early" as is legal, or at moments drawn from an integer seed. The contents of the arrays in
+    `uninitialised` count as unwritten. Raises `DeviceFault`.
+    """
+    program = _PROGRAMS.get(ptx, kernel)
+    memory = GlobalMemory()
+    grid3, block3, cluster3 = _triple(grid), _triple(block), _triple(cluster)
+    _check_launch(program, grid3, block3, cluster3)
+    parameters, variables = bind(program, args, memory, uninitialised)
+    n_blocks = grid3[0] * grid3[1] * grid3[2]
+    batch = _batch_blocks(program, block3, cluster3, shared_bytes)
+    order = _block_order(grid3, cluster3)
+    reused: _Storage | None = None
+    for start in range(0, n_blocks, batch):
+        index = tuple(axis[start : start + batch] for axis in order)
+        launch = Launch(grid3, block3, cluster3, (index[0], index[1], index[2]), completion, check)
+        if reused is None or reused.n_blocks != len(index[0]):
+            reused = _Storage(program, launch, shared_bytes)
+        reused.machine(program, launch, memory, parameters, variables, shared_bytes).run()
+
+
+class _Storage:
+    """Registers and on-chip memory for a number of blocks, used by one batch after another."""
+
+    def __init__(self, program: Program, launch: Launch, shared_bytes: int) -> None:
+        self.n_blocks = len(launch.index[0])
+        n_lanes = self.n_blocks * launch.n_threads
+        self.registers = RegisterFile(program.layout.register_counts, n_lanes)
+        self.shared = RowMemory(self.n_blocks, program.layout.dynamic_start + shared_bytes)
+        self.local = RowMemory(n_lanes if program.layout.local_bytes else 0, program.layout.local_bytes)
+        thread = (np.arange(n_lanes) // self.n_blocks).astype(np.uint32)
+        self.block_of = np.arange(n_lanes) % self.n_blocks
+        self.special = special.thread_values(thread, launch.block)
+        self.fresh = True
+
+    def machine(
+        self,
+        program: Program,
+        launch: Launch,
+        memory: GlobalMemory,
+        parameters: Array,
+        variables: list[int],
+        shared_bytes: int,
+    ) -> Machine:
+        """Make the machine of one batch, with everything on chip as after a launch."""
+        if not self.fresh:
+            self.shared.reset()
+            self.local.reset()
+            self.registers.undefined.clear()
+        self.fresh = False
+        x, y, z = (axis[self.block_of] for axis in launch.index)
+        values = self.special | special.block_values((x, y, z), launch.grid, launch.cluster)
+        values |= {"%smid": values["%ctaid.x"], "%aggr_smem_size": shared_bytes}
+        values |= {"%dynamic_smem_size": shared_bytes, "%total_smem_size": self.shared.size_bytes}
+        spaces = Memory(memory, self.shared, self.local, parameters, variables)
+        return Machine(program, launch, self.registers, spaces, values)
+
+
+def _triple(sizes: Sequence[int]) -> Triple:
+    x, y, z = (*(int(n) for n in sizes), 1, 1, 1)[:3]
+    return x, y, z
+
+
+def _check_launch(program: Program, grid: Triple, block: Triple, cluster: Triple) -> None:
+    threads = block[0] * block[1] * block[2]
+    if not 1 <= threads <= MAX_THREADS:
+        raise DeviceFault("E202", f"a block has 1 to {MAX_THREADS} threads, not {threads}")
+    if min(grid) < 0:
+        raise DeviceFault("E202", f"grid {grid} has a negative extent")
+    if any(blocks % width for blocks, width in zip(grid, cluster, strict=True)):
+        raise DeviceFault("E202", f"grid {grid} is not a multiple of the cluster {cluster}")
+    directives = program.kernel.directives
+    required = directives.get("reqntid")
+    if required is not None and _triple(required) != block:
+        raise DeviceFault("E202", f"the kernel requires blocks of {required}, not {block}")
+    limit = directives.get("maxntid")
+    if limit is not None and threads > int(np.prod(limit)):
+        raise DeviceFault("E202", f"the kernel allows {limit} threads a block, not {threads}")
+
+
+def _batch_blocks(program: Program, block: Triple, cluster: Triple, shared_bytes: int) -> int:
+    """Return how many blocks run at a time, whole clusters, so that memory stays bounded."""
+    layout = program.layout
+    threads = block[0] * block[1] * block[2]
+    register_bytes = sum(max(bits // 8, 1) * n for bits, n in layout.register_counts.items())
+    block_bytes = threads * (register_bytes + 2 * layout.local_bytes)
+    block_bytes += 2 * (layout.dynamic_start + shared_bytes)
+    blocks = min(BATCH_LANES // threads, BATCH_BYTES // max(block_bytes, 1))
+    size = cluster[0] * cluster[1] * cluster[2]
+    return max(blocks // size, 1) * size
+
+
+def _block_order(grid: Triple, cluster: Triple) -> tuple[Array, Array, Array]:
+    """Return the block indices by axis, cluster after cluster, x fastest in both."""
+    clusters = tuple(blocks // width for blocks, width in zip(grid, cluster, strict=True))
+    size = cluster[0] * cluster[1] * cluster[2]
+    linear = np.arange(grid[0] * grid[1] * grid[2], dtype=np.uint32)
+    outer, rank = linear // size, linear % size
+    axes = []
+    for blocks, width in zip(clusters, cluster, strict=True):
+        axes.append(outer % max(blocks, 1) * width + rank % width)
+        outer, rank = outer // max(blocks, 1), rank // width
+    return axes[0], axes[1], axes[2]

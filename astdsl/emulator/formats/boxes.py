@@ -1,0 +1,122 @@
+"""Which bytes one tiled copy moves: units of global memory beside units of shared memory.
+
+A box is cut into equal units (up to 16 bytes); unit `u` of the box lies at a byte offset from the
+map's address and at a swizzled place in shared memory.  Invariant: both sides list the units in
+the same order, the order in which the box is packed in shared memory (dimension 0 fastest).
+Source: PTX ISA 5.5.3 "Tiled Mode", 5.5.7 "Swizzling modes".
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from astdsl.emulator.formats.errors import FormatError
+from astdsl.emulator.formats.swizzle import Swizzle, swizzle
+from astdsl.emulator.formats.tensormap import Interleave, TensorDataType, TensorMap
+
+__all__ = ["BoxUnits", "box_units", "fill_pattern", "require_plain", "shared_units"]
+
+_UNIT_BYTES = 16
+_CONVERTED = frozenset({TensorDataType.F32_FTZ, TensorDataType.TF32, TensorDataType.TF32_FTZ})
+_PACKED = frozenset(
+    {TensorDataType.U4_ALIGN8B, TensorDataType.U4_ALIGN16B, TensorDataType.U6_ALIGN16B}
+)
+
+
+class BoxUnits(NamedTuple):
+    """Hold the units of `n` boxes: bytes of a unit, offsets [n, units] and which are inside.
+
+    `offsets_bytes` count from the map's address and mean nothing where `inside` is false; `inside`
+    is None when all are.
+    """
+
+    unit_bytes: int
+    offsets_bytes: NDArray[np.int64]
+    inside: NDArray[np.bool_] | None
+
+
+def require_plain(m: TensorMap) -> None:
+    """Refuse by name the maps that copies do not model yet."""
+    if m.interleave is not Interleave.NONE:
+        raise FormatError(f"tensor maps with interleave {m.interleave.name} are not supported")
+    if m.dtype in _PACKED:
+        raise FormatError(f"tensor maps of type {m.dtype.name} are not supported; use U8")
+    if m.dtype in _CONVERTED:
+        raise FormatError(
+            f"tensor maps of type {m.dtype.name} convert while copying, which is not supported; "
+            "use F32"
+        )
+
+
+@lru_cache(maxsize=256)
+def _positions(m: TensorMap) -> tuple[NDArray[np.int64], ...]:
+    """Return, for each dimension, the tensor positions of the box relative to its corner."""
+    steps = (1, *m.element_strides[1:])
+    return tuple(
+        np.arange(count, dtype=np.int64) * step
+        for count, step in zip(m.box_elements, steps, strict=True)
+    )
+
+
+@lru_cache(maxsize=256)
+def _relative_bytes(m: TensorMap, unit_bytes: int) -> NDArray[np.int64]:
+    """Return the byte offset of every unit from the box's corner, flat, dimension 0 fastest."""
+    inner_bytes = m.box_elements[0] * m.element_bytes
+    total = np.arange(0, inner_bytes, unit_bytes, dtype=np.int64)
+    for positions, stride in zip(_positions(m)[1:], m.strides_bytes, strict=True):
+        total = (positions[:, None] * stride + total[None, :]).reshape(-1)
+    return total
+
+
+def _spread(inside: NDArray[np.bool_], repeat: int) -> NDArray[np.bool_]:
+    return inside if repeat == 1 else inside[:, ::repeat]
+
+
+def _inside(m: TensorMap, corner: NDArray[np.int64], unit_elements: int) -> NDArray[np.bool_]:
+    """Return [n, units]: the unit's element is inside along every dimension."""
+    total = np.ones((len(corner), 1), np.bool_)
+    for axis in reversed(range(m.rank)):
+        position = corner[:, axis, None] + _positions(m)[axis][None, :]
+        inside = (position >= 0) & (position < m.dims[axis])
+        if axis == 0:
+            inside = _spread(inside, unit_elements)
+        total = (total[:, :, None] & inside[:, None, :]).reshape(len(corner), -1)
+    return total
+
+
+def box_units(m: TensorMap, corner: NDArray[np.int64]) -> BoxUnits:
+    """Cut the boxes whose corners (elements, [n, rank]) are given into units.
+
+    A unit is 16 bytes when no box begins or ends inside one, else one element.
+    """
+    last = np.array([p[-1] for p in _positions(m)], np.int64)
+    fits = (corner >= 0) & (corner + last < np.array(m.dims, np.int64))
+    widest = 8 if m.swizzle is Swizzle.B128_ATOM_32B_FLIP_8B else _UNIT_BYTES
+    aligned = not ((corner[:, 0] * m.element_bytes) % widest).any()
+    unit_bytes = widest if aligned and fits[:, 0].all() else m.element_bytes
+    strides = np.array([m.element_bytes, *m.strides_bytes], np.int64)
+    offsets = (corner @ strides)[:, None] + _relative_bytes(m, unit_bytes)[None, :]
+    inside = None if fits.all() else _inside(m, corner, unit_bytes // m.element_bytes)
+    return BoxUnits(unit_bytes, offsets, inside)
+
+
+@lru_cache(maxsize=1024)
+def shared_units(
+    start_bytes: int, size_bytes: int, unit_bytes: int, mode: Swizzle
+) -> NDArray[np.intp]:
+    """Return the indices of a box's units in shared memory seen as an array of such units."""
+    logical = np.arange(start_bytes, start_bytes + size_bytes, unit_bytes, dtype=np.int64)
+    units = (swizzle(logical, mode) // unit_bytes).astype(np.intp)
+    units.flags.writeable = False
+    return units
+
+
+def fill_pattern(m: TensorMap) -> int:
+    """Return the bits of one element outside the tensor: zero, or a quiet NaN."""
+    if m.out_of_bounds.value == 0:
+        return 0
+    return (1 << (m.element_bits - 1)) - 1

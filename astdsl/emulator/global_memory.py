@@ -1,0 +1,237 @@
+"""Global memory: a table of allocations, each a range of addresses with the bytes behind it.
+
+Invariant: ranges are disjoint, sorted, and their bytes are the caller's own memory (no copy), so a
+store is seen by the caller at once. An access must lie inside one allocation.
+"""
+
+from __future__ import annotations
+
+import bisect
+import ctypes
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from astdsl.emulator.scalars import UNSIGNED, Array, BoolArray
+
+if TYPE_CHECKING:
+    from astdsl.emulator.lanes import Lanes
+    from astdsl.emulator.machine import Machine
+
+# Widest single element that NumPy gathers in one go.
+_WIDE = np.dtype(np.complex128)
+
+
+class Allocation:
+    """Addresses low <= a < high, with `data` their bytes; `written` tracks unwritten outputs."""
+
+    __slots__ = ("_shadows", "_views", "data", "high", "low", "name", "read_only", "written")
+
+    def __init__(self, low: int, data: Array, name: str, *, read_only: bool = False) -> None:
+        self.low = low
+        self.high = low + data.size
+        self.data = data
+        self.name = name
+        self.read_only = read_only
+        self.written: BoolArray | None = None
+        self._views: dict[int, tuple[int, Array]] = {}
+        self._shadows: dict[int, Array] = {}
+
+    def track(self) -> None:
+        """Take the contents as unwritten from now on."""
+        self.written = np.zeros(self.data.size, np.bool_)
+        self._shadows.clear()
+
+    def view(self, width: int) -> tuple[int, Array]:
+        """Return (first aligned address, elements of `width` bytes from there)."""
+        found = self._views.get(width)
+        if found is None:
+            start = -(-self.low // width) * width
+            found = self._views[width] = (start, _elements(self._aligned(self.data, width), width))
+        return found
+
+    def shadow(self, width: int) -> Array:
+        """Return `written` as rows of `width` bytes, beside `view(width)`."""
+        found = self._shadows.get(width)
+        if found is None:
+            if self.written is None:
+                raise AssertionError("this allocation does not track what is written")
+            found = self._shadows[width] = self._aligned(self.written, width).reshape(-1, width)
+        return found
+
+    def _aligned(self, data: Array, width: int) -> Array:
+        skip = -(-self.low // width) * width - self.low
+        rest = max(self.high - self.low - skip, 0) // width * width
+        return data[skip : skip + rest]
+
+
+def _elements(data: Array, width: int) -> Array:
+    if width in (1, 2, 4, 8):
+        return data.view(UNSIGNED[width * 8])
+    if width == 16:
+        return data.view(_WIDE)
+    return data.view(np.uint64).reshape(-1, width // 8)
+
+
+class GlobalMemory:
+    """The allocations of a launch, found by address."""
+
+    def __init__(self) -> None:
+        self.allocations: list[Allocation] = []
+        self._lows: list[int] = []
+        self._keep: list[object] = []
+
+    def add(self, allocation: Allocation) -> Allocation:
+        """Add an allocation that overlaps none."""
+        at = bisect.bisect_left(self._lows, allocation.low)
+        self.allocations.insert(at, allocation)
+        self._lows.insert(at, allocation.low)
+        return allocation
+
+    def add_host(
+        self, low: int, high: int, name: str, owner: object, *, read_only: bool = False
+    ) -> Allocation:
+        """Map the caller's own memory low <= a < high; `owner` is kept alive with it.
+
+        A range that overlaps one mapped before (views of one buffer) is joined with it.
+        """
+        self._keep.append(owner)
+        for other in [a for a in self.allocations if a.low < high and low < a.high]:
+            low, high = min(low, other.low), max(high, other.high)
+            name = other.name if other.name == name else f"{other.name}, {name}"
+            read_only = read_only and other.read_only
+            at = self.allocations.index(other)
+            del self.allocations[at], self._lows[at]
+        pointer = (ctypes.c_uint8 * (high - low)).from_address(low)
+        data = np.frombuffer(pointer, np.uint8)
+        return self.add(Allocation(low, data, name, read_only=read_only))
+
+    def find(self, address: int) -> Allocation | None:
+        """Return the allocation that holds an address."""
+        at = bisect.bisect_right(self._lows, address) - 1
+        if at >= 0 and address < self.allocations[at].high:
+            return self.allocations[at]
+        return None
+
+    def nearest(self, address: int) -> Allocation | None:
+        """Return the allocation nearest to an address, for reports."""
+        return min(
+            self.allocations,
+            key=lambda a: max(a.low - address, address - a.high + 1, 0),
+            default=None,
+        )
+
+    def load(
+        self, m: Machine, lanes: Lanes, addresses: Array, dtype: np.dtype[Any], count: int
+    ) -> tuple[Array, BoolArray | None]:
+        """Gather elements; returns them and the mask of lanes that read unwritten bytes."""
+        width = dtype.itemsize * count
+        allocation = self._one(m, lanes, addresses, width)
+        if allocation is not None:
+            return _gather(allocation, addresses, dtype, count)
+        values = np.empty((len(addresses), count) if count > 1 else len(addresses), dtype)
+        undefined = np.zeros(len(addresses), np.bool_)
+        for found, mask in self._pieces(m, lanes, addresses, width):
+            values[mask], missing = _gather(found, addresses[mask], dtype, count)
+            if missing is not None:
+                undefined[mask] = missing
+        return values, undefined if undefined.any() else None
+
+    def store(self, m: Machine, lanes: Lanes, addresses: Array, values: Array) -> None:
+        """Scatter elements, or rows of them; of lanes with one address the last one wins."""
+        width = values.dtype.itemsize * (values.shape[1] if values.ndim == 2 else 1)
+        allocation = self._one(m, lanes, addresses, width)
+        if allocation is not None:
+            self._writable(m, lanes, allocation, None)
+            _scatter(allocation, addresses, values, width)
+            return
+        pieces = self._pieces(m, lanes, addresses, width)
+        for found, mask in pieces:
+            self._writable(m, lanes, found, mask)
+            _scatter(found, addresses[mask], values[mask], width)
+
+    def _one(self, m: Machine, lanes: Lanes, addresses: Array, width: int) -> Allocation | None:
+        """Return the allocation that holds every access, None when it is not one alone."""
+        if width > 1 and int(np.bitwise_or.reduce(addresses)) & (width - 1):
+            bad = (addresses & (width - 1)) != 0
+            at = int(addresses[np.argmax(bad)])
+            raise m.fault(
+                "E221",
+                f"misaligned access: global address {at:#x} is not a multiple of {width}",
+                _lane(lanes, bad),
+            )
+        allocation = self.find(int(addresses.min()))
+        if allocation is not None and int(addresses.max()) + width <= allocation.high:
+            return allocation
+        return None
+
+    def _pieces(
+        self, m: Machine, lanes: Lanes, addresses: Array, width: int
+    ) -> list[tuple[Allocation, BoolArray]]:
+        """Split accesses by allocation; one outside of all of them is a fault."""
+        at = np.searchsorted(np.array(self._lows, np.int64), addresses, side="right") - 1
+        highs = np.array([a.high for a in self.allocations], np.int64)
+        outside = (at < 0) | (addresses + width > (highs[at] if len(highs) else 0))
+        if outside.any():
+            raise self._out_of_bounds(m, lanes, addresses, width, outside)
+        return [(self.allocations[int(k)], at == k) for k in np.unique(at)]
+
+    def _out_of_bounds(
+        self, m: Machine, lanes: Lanes, addresses: Array, width: int, outside: BoolArray
+    ) -> Exception:
+        address = int(addresses[np.argmax(outside)])
+        lane = _lane(lanes, outside)
+        near = self.nearest(address)
+        where = "there is no allocation"
+        if near is not None:
+            distance = address - near.high if address >= near.high else address - near.low
+            edge = "the end" if address >= near.high else "the start"
+            where = (
+                f"the nearest allocation is {near.name} [{near.low:#x}, {near.high:#x}), "
+                f"{distance:+d} bytes from {edge}"
+            )
+        return m.fault(
+            "E220",
+            f"access of {width} bytes at global address {address:#x} by thread "
+            f"{int(m.thread_of[lane])} is outside of every allocation; {where}",
+            lane,
+        )
+
+    def _writable(
+        self, m: Machine, lanes: Lanes, allocation: Allocation, mask: BoolArray | None
+    ) -> None:
+        if allocation.read_only:
+            lane = int(lanes.index[0 if mask is None else np.argmax(mask)])
+            raise m.fault("E222", f"store to {allocation.name}, which is read-only", lane)
+
+
+def _lane(lanes: Lanes, bad: BoolArray) -> int:
+    return int(lanes.index[np.argmax(np.broadcast_to(bad, lanes.n))])
+
+
+def _gather(
+    allocation: Allocation, addresses: Array, dtype: np.dtype[Any], count: int
+) -> tuple[Array, BoolArray | None]:
+    width = dtype.itemsize * count
+    start, view = allocation.view(width)
+    index = (addresses - start) // width
+    values = view.take(index, axis=0)
+    undefined = None
+    if allocation.written is not None:
+        defined = allocation.shadow(width)[index].all(axis=1)
+        undefined = None if defined.all() else ~defined
+    if count == 1:
+        return values.view(dtype), undefined
+    return values.view(dtype).reshape(len(addresses), count), undefined
+
+
+def _scatter(allocation: Allocation, addresses: Array, values: Array, width: int) -> None:
+    start, view = allocation.view(width)
+    index = (addresses - start) // width
+    if values.ndim == 1:
+        view.view(values.dtype)[index] = values
+    else:
+        flat = np.ascontiguousarray(values).view(view.dtype)
+        view[index] = flat[:, 0] if view.ndim == 1 else flat
+    if allocation.written is not None:
+        allocation.shadow(width)[index] = True

@@ -1,0 +1,154 @@
+"""Loads, stores and address arithmetic (PTX ISA 9.7.9)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from astdsl.emulator.isa import Execute, executes
+from astdsl.emulator.memory import WINDOW_SHIFT, WINDOWS
+from astdsl.emulator.operands import is_sink
+from astdsl.emulator.scalars import UNSIGNED
+from astdsl.emulator.syntax import Address, Operand, Symbol, Vector
+from astdsl.emulator.undefined import mark, undefined_mask
+
+if TYPE_CHECKING:
+    from astdsl.emulator.lanes import Lanes
+    from astdsl.emulator.machine import Machine
+    from astdsl.emulator.operands import Operands
+    from astdsl.emulator.registers import Place
+    from astdsl.emulator.scalars import Array, Scalar
+
+SPACES = ("global", "shared", "local", "param", "const")
+WIDTHS = ("v2", "v4", "v8")
+# Orders, scopes and cache hints: every access of the emulator is seen by all at once.
+_HINTS = (
+    "weak", "relaxed", "acquire", "release", "volatile", "mmio", "nc", "unified", "ca", "cg", "cs",
+    "lu", "cv", "wb", "wt", "cta", "cluster", "gpu", "sys", "L1::evict_normal", "L1::evict_first",
+    "L1::evict_last", "L1::evict_unchanged", "L1::no_allocate", "L2::64B", "L2::128B", "L2::256B",
+    "L2::evict_last", "L2::evict_first", "L2::evict_normal", "L2::cache_hint", "shared::cta",
+    "shared::cluster", "param::entry", "param::func",
+)  # fmt: skip
+
+
+def space_of(ops: Operands, address: Operand) -> str:
+    """Return the state space that an access names, "" for a generic one."""
+    for word in ops.modifiers:
+        space = word.partition("::")[0]
+        if space in SPACES:
+            base = address.base if isinstance(address, Address) else None
+            # Parameters of device functions and of calls live in local memory here.
+            if space == "param" and isinstance(base, Symbol):
+                found = ops.symbols(base.name)
+                return found[0] if found else space
+            return space
+    base = address.base if isinstance(address, Address) else None
+    found = ops.symbols(base.name) if isinstance(base, Symbol) else None
+    return found[0] if found else ""
+
+
+def element_count(ops: Operands) -> int:
+    """Return how many elements a vector access moves."""
+    return next((int(word[1:]) for word in ops.modifiers if word in WIDTHS), 1)
+
+
+def _elements(ops: Operands, operand: Operand, count: int) -> tuple[Operand, ...]:
+    elements = operand.elements if isinstance(operand, Vector) else (operand,)
+    if len(elements) != count:
+        raise ops.refuse(f"{count} registers are needed, not {len(elements)}")
+    return elements
+
+
+def _storage(scalar: Scalar) -> tuple[np.dtype[np.generic], int]:
+    """Return the unsigned type and count that move one element; 16-byte ones go as two words."""
+    return (UNSIGNED[64], 2) if scalar.bits == 128 else (UNSIGNED[scalar.bits], 1)
+
+
+@executes("ld", "ldu", tracks=True)
+def prepare_load(ops: Operands) -> Execute:
+    """`ld{.space}{.vec}.type d, [a]`; narrow values are extended by their type."""
+    ops.allow(*SPACES, *WIDTHS, *_HINTS)
+    scalar, count = ops.last_type(), element_count(ops)
+    space, address = space_of(ops, ops.args[1]), ops.address(ops.args[1])
+    elements = _elements(ops, ops.args[0], count)
+    writes = [ops.destination(element, scalar.name) for element in elements]
+    places: list[Place | None] = [None if is_sink(e) else ops.place(e) for e in elements]
+    dtype, words = _storage(scalar)
+
+    def execute(m: Machine, lanes: Lanes) -> None:
+        values, undefined = m.memory.load(m, lanes, space, address(m, lanes), dtype, count * words)
+        if words == 2:
+            values = values.reshape(-1, count, 2)
+        typed = values.view(scalar.dtype) if scalar.count == 1 else values
+        if count == 1:
+            writes[0](m, lanes, typed[:, 0] if words == 2 else _packed(typed, scalar))
+        else:
+            for i, write in enumerate(writes):
+                write(m, lanes, _packed(typed[:, i], scalar))
+        if undefined is not None or m.undefined:
+            for place in places:
+                if place is not None:
+                    mark(m, place, lanes, undefined)
+
+    return execute
+
+
+def _packed(values: Array, scalar: Scalar) -> Array:
+    if scalar.count == 1 or scalar.bits == 128:
+        return values
+    return np.ascontiguousarray(values).view(scalar.dtype).reshape(-1, scalar.count)
+
+
+@executes("st", tracks=True)
+def prepare_store(ops: Operands) -> Execute:
+    """`st{.space}{.vec}.type [a], b`; wide registers are stored by their low part."""
+    ops.allow(*SPACES, *WIDTHS, *_HINTS)
+    scalar, count = ops.last_type(), element_count(ops)
+    space, address = space_of(ops, ops.args[0]), ops.address(ops.args[0])
+    raw = "b128" if scalar.bits == 128 else f"b{scalar.bits}"
+    ops.reads.clear()
+    reads = [ops.source(element, raw) for element in _elements(ops, ops.args[1], count)]
+    places = tuple(ops.reads)
+    dtype, words = _storage(scalar)
+
+    def execute(m: Machine, lanes: Lanes) -> None:
+        undefined = undefined_mask(m, lanes, places) if m.undefined else None
+        if count == 1 and words == 1:
+            values = np.broadcast_to(reads[0](m, lanes), lanes.n)
+        else:
+            values = np.empty((lanes.n, count * words), dtype)
+            for i, read in enumerate(reads):
+                values[:, i * words : (i + 1) * words] = np.reshape(read(m, lanes), (-1, words))
+        m.memory.store(m, lanes, space, address(m, lanes), values, undefined)
+
+    return execute
+
+
+@executes("cvta", tracks=True)
+def prepare_cvta(ops: Operands) -> Execute:
+    """`cvta{.to}.space.size d, a`: between a state space and generic addresses."""
+    ops.allow("to", *SPACES, "shared::cta", "shared::cluster", "param::entry")
+    space = next(w.partition("::")[0] for w in ops.modifiers if w.partition("::")[0] in SPACES)
+    window = WINDOWS.get(space, 0)
+    shift = np.uint64(window)
+    read, write = ops.source(ops.args[1], "u64"), ops.destination(ops.args[0], "u64")
+
+    def execute(m: Machine, lanes: Lanes) -> None:
+        value = read(m, lanes)
+        write(m, lanes, value - shift if ops.has("to") else value + shift)
+
+    return execute
+
+
+@executes("isspacep")
+def prepare_isspacep(ops: Operands) -> Execute:
+    """`isspacep.space p, a`: whether a generic address lies in the window of a space."""
+    space = ops.modifiers[0].partition("::")[0]
+    read, write = ops.source(ops.args[1], "u64"), ops.destination(ops.args[0], "pred")
+    number = np.uint64(WINDOWS.get(space, 0) >> WINDOW_SHIFT)
+
+    def execute(m: Machine, lanes: Lanes) -> None:
+        write(m, lanes, (read(m, lanes) >> np.uint64(WINDOW_SHIFT)) == number)
+
+    return execute

@@ -1,0 +1,171 @@
+"""Where everything of a kernel lives: registers, variables of each space, functions, parameters.
+
+Invariant: places are given on first use and never change; functions are numbered one after the
+other, the kernel first; a variable's place is (space, offset), of global and constant variables
+(“global”, number of the variable).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from astdsl.emulator.faults import Unsupported
+from astdsl.emulator.registers import Place
+from astdsl.emulator.scalars import TYPES
+from astdsl.emulator.syntax import Function, Group, Module, Register, Symbol, Variable
+
+MIN_DYNAMIC_ALIGN_BYTES = 16
+
+
+def align(offset: int, to: int) -> int:
+    """Return the offset rounded up to a multiple of `to`."""
+    return -(-offset // to) * to
+
+
+@dataclass(slots=True)
+class Layout:
+    """See the module docstring; `shared_bytes` is static, dynamic shared memory starts there."""
+
+    functions: list[Function]
+    starts: dict[str, int]
+    register_counts: dict[int, int] = field(default_factory=dict)
+    shared_bytes: int = 0
+    dynamic_start: int = 0
+    local_bytes: int = 0
+    parameter_bytes: int = 0
+    parameters: list[tuple[Variable, int]] = field(default_factory=list)
+    variables: list[Variable] = field(default_factory=list)
+    module_symbols: dict[str, tuple[str, int]] = field(default_factory=dict)
+    function_symbols: dict[tuple[str, str], tuple[str, int]] = field(default_factory=dict)
+    _places: dict[tuple[str, str], Place] = field(default_factory=dict)
+
+    def place(self, function: Function, name: str) -> Place | None:
+        """Return the place of a register of a function, None when it declares no such register."""
+        found = self._places.get((function.name, name))
+        if found is None:
+            declared = function.register_type(name)
+            if declared is None:
+                return None
+            bits = TYPES[declared].bits
+            row = self.register_counts.get(bits, 0)
+            self.register_counts[bits] = row + 1
+            found = self._places[function.name, name] = (bits, row)
+        return found
+
+    def symbol(self, function: Function, name: str) -> tuple[str, int] | None:
+        """Return the place of a variable as a function sees it."""
+        return self.function_symbols.get((function.name, name)) or self.module_symbols.get(name)
+
+
+def size_bytes(variable: Variable) -> int:
+    """Return the size of a variable in bytes."""
+    return max(variable.count, 0) * TYPES[variable.type].bytes
+
+
+def lay_out(module: Module, kernel: Function) -> Layout:
+    """Lay out a kernel with the functions that it calls."""
+    functions = _reachable(module, kernel)
+    layout = Layout(functions, {})
+    start = 0
+    for function in functions:
+        layout.starts[function.name] = start
+        start += len(function.instructions) + 1
+        layout.module_symbols[function.name] = ("function", layout.starts[function.name])
+    for variable in module.variables:
+        _module_variable(layout, variable)
+    for function in functions:
+        for variable in function.variables:
+            _function_variable(layout, function, variable)
+    _dynamic_shared(layout, module)
+    _kernel_parameters(layout, kernel)
+    for function in functions:
+        if not function.is_entry:
+            for variable in (*function.parameters, *function.results):
+                layout.function_symbols[function.name, variable.name] = _local(layout, variable)
+    return layout
+
+
+def _module_variable(layout: Layout, variable: Variable) -> None:
+    if variable.space == "shared":
+        if variable.count >= 0:
+            layout.module_symbols[variable.name] = ("shared", _shared(layout, variable))
+        return
+    layout.module_symbols[variable.name] = ("global", len(layout.variables))
+    layout.variables.append(variable)
+
+
+def _function_variable(layout: Layout, function: Function, variable: Variable) -> None:
+    key = (function.name, variable.name)
+    if variable.space == "shared":
+        layout.function_symbols[key] = ("shared", _shared(layout, variable))
+    elif variable.space in ("local", "param"):
+        layout.function_symbols[key] = _local(layout, variable)
+    else:
+        layout.function_symbols[key] = ("global", len(layout.variables))
+        layout.variables.append(variable)
+
+
+def _shared(layout: Layout, variable: Variable) -> int:
+    offset = align(layout.shared_bytes, variable.align_bytes)
+    layout.shared_bytes = offset + size_bytes(variable)
+    return offset
+
+
+def _local(layout: Layout, variable: Variable) -> tuple[str, int]:
+    offset = align(layout.local_bytes, variable.align_bytes)
+    layout.local_bytes = offset + size_bytes(variable)
+    return ("local", offset)
+
+
+def _dynamic_shared(layout: Layout, module: Module) -> None:
+    """Place the extern arrays, which all begin where static shared memory ends (PTX ISA 5.1.7)."""
+    extern = [v for v in module.variables if v.space == "shared" and v.count < 0]
+    to = max([MIN_DYNAMIC_ALIGN_BYTES, *(v.align_bytes for v in extern)])
+    layout.dynamic_start = align(layout.shared_bytes, to)
+    for variable in extern:
+        layout.module_symbols[variable.name] = ("shared", layout.dynamic_start)
+
+
+def _kernel_parameters(layout: Layout, kernel: Function) -> None:
+    offset = 0
+    for variable in kernel.parameters:
+        offset = align(offset, variable.align_bytes)
+        layout.parameters.append((variable, offset))
+        layout.function_symbols[kernel.name, variable.name] = ("param", offset)
+        offset += size_bytes(variable)
+    layout.parameter_bytes = offset
+
+
+def _callees(module: Module, function: Function) -> list[tuple[str, int]]:
+    """Return the names of functions that a body calls or takes the address of, with PTX lines."""
+    found = []
+    for instruction in function.instructions:
+        for operand in instruction.operands:
+            elements = operand.elements if isinstance(operand, Group) else (operand,)
+            found += [
+                (each.name, instruction.ptx_line)
+                for each in elements
+                if isinstance(each, (Symbol, Register)) and each.name in module.functions
+            ]
+    return found
+
+
+def _reachable(module: Module, kernel: Function) -> list[Function]:
+    order: list[Function] = []
+    active: list[str] = []
+
+    def visit(function: Function) -> None:
+        if function not in order:
+            order.append(function)
+        active.append(function.name)
+        for name, line in _callees(module, function):
+            callee = module.functions[name]
+            if name in active:
+                raise Unsupported(f"`{name}` calls itself; recursion is not modelled", line)
+            if not callee.has_body:
+                raise Unsupported(f"function `{name}` is declared but has no body here", line)
+            visit(callee)
+        active.pop()
+
+    visit(kernel)
+    return order

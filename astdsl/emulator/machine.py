@@ -1,0 +1,311 @@
+"""The machine: groups of lanes that run a prepared program, split, block, resume and merge.
+
+Invariant: every live lane is in exactly one group, runnable (`_ready`) or blocked (`_blocked`);
+groups at one program counter with one call stack are one group. A launch of more blocks than fit
+is run as several machines, one after the other (device.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import numpy as np
+
+from astdsl.emulator import lanes as lane_sets
+from astdsl.emulator.asynchronous import Asynchronous, Completion
+from astdsl.emulator.barriers import BlockBarriers
+from astdsl.emulator.faults import DeviceFault
+from astdsl.emulator.lanes import Lanes
+from astdsl.emulator.registers import RegisterFile
+from astdsl.emulator.scalars import Array, BoolArray
+
+if TYPE_CHECKING:
+    from astdsl.emulator.memory import Memory
+    from astdsl.emulator.program import Program
+    from astdsl.emulator.special import Triple, Value
+
+T = TypeVar("T")
+Stack = tuple[Hashable, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Condition:
+    """What blocked lanes wait for; made once per instruction, so that groups can merge on it.
+
+    `ready(m, lanes)` says for each lane whether it may go on; `describe` says for the first of the
+    lanes what it waits for (barrier, phase, arrivals missing); `resume` runs on lanes that go on.
+    With `again` they execute the instruction again instead of going on to the next.
+    """
+
+    ready: Callable[[Machine, Lanes], BoolArray]
+    describe: Callable[[Machine, Lanes], str]
+    resume: Callable[[Machine, Lanes], None] | None = None
+    again: bool = False
+
+
+@dataclass(slots=True, eq=False)
+class Group:
+    """Lanes that stand at one program counter; `condition` is what they wait for, if they do."""
+
+    pc: int
+    lanes: Lanes
+    stack: Stack = ()
+    condition: Condition | None = None
+    waited: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """The blocks that one machine runs: their linear numbers in the grid, cluster by cluster."""
+
+    grid: Triple
+    block: Triple
+    cluster: Triple
+    index: tuple[Array, Array, Array]
+    completion: Completion
+    check: bool = True
+
+    @property
+    def n_threads(self) -> int:
+        """Return the number of threads of a block."""
+        return self.block[0] * self.block[1] * self.block[2]
+
+    @property
+    def cluster_size(self) -> int:
+        """Return the number of blocks of a cluster."""
+        return self.cluster[0] * self.cluster[1] * self.cluster[2]
+
+
+PATIENCE = 256
+
+
+class Machine:
+    """Runs a program for the blocks of a launch; see the module docstring.
+
+    Executors use: `views` (registers), `memory`, `special`, `block_of` and `thread_of` (by lane),
+    `asynchronous`, `barriers`, `state(...)`, `fault(...)`, and of control: `block`, `jump`, `end`.
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        launch: Launch,
+        registers: RegisterFile,
+        memory: Memory,
+        special: dict[str, Value],
+    ) -> None:
+        self.program = program
+        self.launch = launch
+        self.registers = registers
+        self.views = registers.views
+        self.undefined = registers.undefined
+        self.memory = memory
+        self.special = special
+        self.n_blocks = len(launch.index[0])
+        self.n_threads = launch.n_threads
+        self.n_lanes = self.n_blocks * self.n_threads
+        every = np.arange(self.n_lanes, dtype=np.int64)
+        self.block_of = every % self.n_blocks
+        self.thread_of = every // self.n_blocks
+        self.live = np.ones(self.n_lanes, np.bool_)
+        self.asynchronous = Asynchronous(launch.completion)
+        self.barriers = BlockBarriers(self.n_blocks, self.n_threads)
+        self.pc = 0
+        self.clock = 0
+        self.wake = False
+        self.polling = False
+        self.group = Group(program.entry, Lanes.span(0, self.n_lanes))
+        self._ready: list[Group] = [self.group]
+        self._blocked: list[Group] = []
+        self._states: dict[object, Any] = {}
+
+    # What executors of every family may use.
+
+    def state(self, make: Callable[[Machine], T]) -> T:
+        """Return this machine's one object made by `make` (a class that takes the machine)."""
+        found = self._states.get(make)
+        if found is None:
+            found = self._states[make] = make(self)
+        return found  # type: ignore[no-any-return]
+
+    def fault(self, code: str, message: str, lane: int, help: str | None = None) -> DeviceFault:
+        """Return a fault of the current instruction at a lane, with its place filled in."""
+        instruction = self.program.instructions[self.pc]
+        return DeviceFault(
+            code,
+            message,
+            kernel_line=instruction.kernel_line,
+            ptx_line=instruction.ptx_line,
+            block=self.block_index(lane),
+            warp=int(self.thread_of[lane]) // 32,
+            help=help,
+        )
+
+    def block_index(self, lane: int) -> Triple:
+        """Return the index in the grid of a lane's block."""
+        block = int(self.block_of[lane])
+        x, y, z = (int(axis[block]) for axis in self.launch.index)
+        return x, y, z
+
+    def symbol_address(self, space: str, start: int, lanes: Lanes) -> Any:
+        """Return the address of a variable in its own state space, as int64."""
+        if space == "global":
+            return np.int64(self.memory.variable_addresses[start])
+        if space == "shared" and self.launch.cluster_size > 1:
+            rank = self.special["%cluster_ctarank"]
+            return (np.asarray(rank)[lanes.sel].astype(np.int64) << 24) + start
+        return np.int64(start)
+
+    # What control instructions may use.
+
+    def jump(self, lanes: Lanes, pc: int, stack: Stack | None = None) -> None:
+        """Send lanes to another place of the program."""
+        if lanes.n:
+            self._add(self._ready, Group(pc, lanes, self.group.stack if stack is None else stack))
+
+    def block(self, lanes: Lanes, condition: Condition) -> None:
+        """Make lanes wait at the current instruction until the condition lets them go on."""
+        if lanes.n:
+            self._add(self._blocked, Group(self.pc, lanes, self.group.stack, condition))
+            self.wake = True
+
+    def give_way(self, lanes: Lanes) -> None:
+        """Let every other group and a pending operation go first: the lanes are polling."""
+        self.polling = True
+
+    def end(self, lanes: Lanes) -> None:
+        """End lanes; barriers no longer wait for them."""
+        self.live[lanes.sel] = False
+        self.barriers.leave(np.bincount(self.block_of[lanes.sel], minlength=self.n_blocks))
+        self.wake = True
+
+    # The scheduler.
+
+    def run(self) -> None:
+        """Run until every lane has ended; raises DeviceFault."""
+        with np.errstate(all="ignore"):
+            while True:
+                if self.wake:
+                    self._resume()
+                group = self._next()
+                if group is None:
+                    break
+                self._advance(group)
+            while self.asynchronous.complete_one():
+                pass
+
+    def _next(self) -> Group | None:
+        self.asynchronous.tick()
+        while not self._ready:
+            if not self._blocked:
+                return None
+            if not self.asynchronous.complete_one():
+                self._resume()
+                if self._ready:
+                    break
+                raise self._deadlock()
+            self._resume()
+        ready = self._ready
+        if len(ready) == 1:
+            return ready.pop()
+        best = min(ready, key=_precedence)
+        for group in ready:
+            group.waited += 1
+            if group.waited > PATIENCE:
+                best = group
+        ready.remove(best)
+        return best
+
+    def _advance(self, group: Group) -> None:
+        """Run a group through straight-line code to the next place where groups may meet."""
+        self.group = group
+        program = self.program
+        lanes, undefined = group.lanes, self.undefined
+        stop = program.segment_ends[group.pc]
+        for pc in range(group.pc, stop):
+            self.pc = pc
+            (program.tracked if undefined else program.steps)[pc](self, lanes)
+        self.clock += stop - group.pc
+        control = program.controls[stop]
+        rest: Lanes | None = lanes
+        if control is not None and (stop == group.pc or not program.labelled[stop]):
+            self.pc = stop
+            self.clock += 1
+            if undefined:
+                program.check_control(self, stop, lanes)
+            rest = control(self, lanes)
+            stop += 1
+        if rest is None:
+            rest = lanes
+        if rest.n:
+            group.pc, group.lanes, group.waited = stop, rest, 0
+            self._add(self._ready, group)
+
+    def _add(self, groups: list[Group], group: Group) -> None:
+        for other in groups:
+            if (
+                other.pc == group.pc
+                and other.condition is group.condition
+                and other.stack == group.stack
+            ):
+                other.lanes = other.lanes.union(group.lanes)
+                return
+        groups.append(group)
+
+    def _resume(self) -> None:
+        """Let blocked lanes go on whose condition has come true."""
+        self.wake = False
+        blocked, self._blocked = self._blocked, []
+        for group in blocked:
+            condition = group.condition
+            if condition is None:
+                raise AssertionError("a blocked group waits for nothing")
+            self.group, self.pc = group, group.pc
+            mask = condition.ready(self, group.lanes)
+            if mask.all():
+                going = group.lanes
+            else:
+                going = group.lanes.where(mask)
+                group.lanes = group.lanes.where(~mask)
+                self._add(self._blocked, group)
+            if going.n:
+                if condition.resume is not None:
+                    condition.resume(self, going)
+                self._add(self._ready, Group(group.pc + (not condition.again), going, group.stack))
+
+    def _deadlock(self) -> DeviceFault:
+        lines = ["deadlock: no thread can go on and no asynchronous operation is pending"]
+        for group in self._blocked:
+            if group.condition is None:
+                raise AssertionError("a blocked group waits for nothing")
+            self.group, self.pc = group, group.pc
+            instruction = self.program.instructions[group.pc]
+            lane = int(group.lanes.index[0])
+            at = f"PTX line {instruction.ptx_line}"
+            if instruction.kernel_line is not None:
+                at = "{}:{}:{}, ".format(*instruction.kernel_line) + at
+            waits = condition_text(self, group)
+            lines.append(
+                f"  {group.lanes.n} threads, first block {self.block_index(lane)} "
+                f"thread {int(self.thread_of[lane])}: {waits} ({at})"
+            )
+        first = int(self._blocked[0].lanes.index[0])
+        self.pc = self._blocked[0].pc
+        return self.fault("E210", "\n".join(lines), first)
+
+
+def condition_text(m: Machine, group: Group) -> str:
+    """Return what the first lane of a blocked group waits for."""
+    if group.condition is None:
+        return "waits for nothing"
+    return group.condition.describe(m, group.lanes)
+
+
+def _precedence(group: Group) -> tuple[int, int]:
+    """Order groups so that those that are behind, or inside a call, go first and meet others."""
+    return (-len(group.stack), group.pc)
+
+
+EMPTY = lane_sets.NONE

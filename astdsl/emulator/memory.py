@@ -1,0 +1,308 @@
+"""The memory of a machine: global, shared, local and parameter space, and the generic windows.
+
+Invariant: global addresses are real host addresses (or a fake base that a `VirtualBuffer` chose),
+below 2^60; shared, local and parameter space have generic windows above. Every access is checked:
+inside one allocation, aligned to its width, writable, and, where a buffer tracks it, written before
+it is read. Source: PTX ISA 5.1 (state spaces), 6.4.1 (generic addressing), 9.7.9 (alignment).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from astdsl.emulator.global_memory import GlobalMemory
+from astdsl.emulator.scalars import UNSIGNED, Array, BoolArray
+
+from astdsl.emulator.undefined import undefined_fault
+
+if TYPE_CHECKING:
+    from astdsl.emulator.lanes import Lanes
+    from astdsl.emulator.machine import Machine
+
+WINDOW_SHIFT = 60
+WINDOWS = {"shared": 1 << WINDOW_SHIFT, "local": 2 << WINDOW_SHIFT, "param": 3 << WINDOW_SHIFT}
+SPACE_OF_WINDOW = {1: "shared", 2: "local", 3: "param"}
+RANK_SHIFT = 24
+OFFSET_MASK = (1 << RANK_SHIFT) - 1
+POISON = 0xFF
+ROW_ALIGN_BYTES = 1024
+
+# Values loaded, shape (n,) or (n, count), or length 1 for all lanes; the mask of undefined lanes.
+Loaded = tuple[Array, "BoolArray | None"]
+
+
+class RowMemory:
+    """Bytes of one space with a row for each block (shared) or each lane (local).
+
+    `data[row, offset]` holds the bytes, `defined` the same shape: False = never written, or the
+    destination of an asynchronous copy that has not completed.
+    """
+
+    def __init__(self, n_rows: int, size_bytes: int) -> None:
+        self.size_bytes = size_bytes
+        self.row_bytes = max(-(-size_bytes // ROW_ALIGN_BYTES), 1) * ROW_ALIGN_BYTES
+        self.data = np.full((n_rows, self.row_bytes), POISON, np.uint8)
+        self.defined = np.zeros((n_rows, self.row_bytes), np.bool_)
+
+    def reset(self) -> None:
+        """Make the contents as they are at launch."""
+        self.data.fill(POISON)
+        self.defined.fill(False)
+
+    def load(self, rows: Array, offsets: Array, dtype: np.dtype[np.generic], count: int) -> Loaded:
+        """Gather `count` neighbouring elements at each (row, offset), aligned and in bounds."""
+        at = rows * self.row_bytes + offsets
+        width = dtype.itemsize
+        if count == 1:
+            index = at // width
+            values = self.data.reshape(-1).view(dtype)[index]
+            if width == 1:
+                defined = self.defined.reshape(-1)[index]
+            else:
+                whole = _all_true(width)
+                defined = self.defined.reshape(-1).view(UNSIGNED[width * 8])[index] == whole
+        else:
+            index = at // (width * count)
+            values = self.data.reshape(-1, width * count)[index].view(dtype)
+            defined = self.defined.reshape(-1, width * count)[index].all(axis=1)
+        return values, None if defined.all() else ~defined
+
+    def store(
+        self, rows: Array, offsets: Array, values: Array, undefined: BoolArray | None = None
+    ) -> None:
+        """Scatter elements, or rows of neighbouring elements when `values` has two axes.
+
+        Where `undefined` is true the bytes stay marked as never written.
+        """
+        at = rows * self.row_bytes + offsets
+        if values.ndim == 1:
+            width = values.dtype.itemsize
+            index = at // width
+            self.data.reshape(-1).view(values.dtype)[index] = values
+            shadow = self.defined.reshape(-1)
+            if width == 1:
+                shadow[index] = True
+            else:
+                shadow.view(UNSIGNED[width * 8])[index] = _all_true(width)
+        else:
+            width = values.dtype.itemsize * values.shape[1]
+            index = at // width
+            self.data.reshape(-1, width)[index] = np.ascontiguousarray(values).view(np.uint8)
+            self.defined.reshape(-1, width)[index] = True
+        if undefined is not None:
+            self.defined.reshape(-1, width)[index[undefined]] = False
+
+
+def _all_true(width: int) -> np.generic:
+    """Return the unsigned integer whose `width` bytes are all 1, as `True` is stored."""
+    return UNSIGNED[width * 8].type(int.from_bytes(b"\x01" * width, "little"))
+
+
+class Memory:
+    """All spaces of one machine."""
+
+    def __init__(
+        self,
+        global_memory: GlobalMemory,
+        shared: RowMemory,
+        local: RowMemory,
+        parameters: Array,
+        variable_addresses: list[int],
+    ) -> None:
+        self.globals = global_memory
+        self.shared = shared
+        self.local = local
+        self.parameters = parameters
+        self.variable_addresses = variable_addresses
+
+    def load(
+        self,
+        m: Machine,
+        lanes: Lanes,
+        space: str,
+        addresses: Array,
+        dtype: np.dtype[np.generic],
+        count: int = 1,
+    ) -> Loaded:
+        """Load `count` elements of an unsigned dtype at each address of a space ("" = generic)."""
+        addresses = np.atleast_1d(addresses)
+        if space in ("", "generic"):
+            return self._load_generic(m, lanes, addresses, dtype, count)
+        width = dtype.itemsize * count
+        if space in ("global", "const"):
+            return self.globals.load(m, lanes, addresses, dtype, count)
+        if space == "param":
+            self._check(m, lanes, space, addresses, width, len(self.parameters))
+            raw = self.parameters[addresses[:, None] + np.arange(width)]
+            values = raw.view(dtype)
+            return (values if count > 1 else values[:, 0]), None
+        rows, offsets, memory = self._row_access(m, lanes, space, addresses, width)
+        return memory.load(rows, offsets, dtype, count)
+
+    def store(
+        self,
+        m: Machine,
+        lanes: Lanes,
+        space: str,
+        addresses: Array,
+        values: Array,
+        undefined: BoolArray | None = None,
+    ) -> None:
+        """Store `values`, shape (n,) or (n, count) of an unsigned dtype, at each lane's address.
+
+        `undefined` says which lanes store an undefined value: a fault in global memory.
+        """
+        addresses = np.broadcast_to(addresses, lanes.n)
+        if space in ("", "generic"):
+            self._store_generic(m, lanes, addresses, values, undefined)
+            return
+        if space in ("global", "const"):
+            if undefined is not None:
+                raise undefined_fault(m, lanes, undefined, "a value stored to global memory")
+            self.globals.store(m, lanes, addresses, values)
+            return
+        if space == "param":
+            lane = int(lanes.index[0])
+            raise m.fault("E222", "store to kernel parameters, which are read-only", lane)
+        width = values.dtype.itemsize * (values.shape[1] if values.ndim == 2 else 1)
+        rows, offsets, memory = self._row_access(m, lanes, space, addresses, width)
+        memory.store(rows, offsets, values, undefined)
+
+    def shared_place(
+        self, m: Machine, lanes: Lanes, addresses: Array, size_bytes: int
+    ) -> tuple[Array, Array]:
+        """Return (block row, offset) of shared addresses, window or rank included, checked.
+
+        `addresses` may be of space shared or generic; `size_bytes` is what is accessed at each.
+        """
+        addresses = np.broadcast_to(addresses, lanes.n)
+        if addresses.size and int(addresses[0]) >> WINDOW_SHIFT:
+            addresses = addresses & ((1 << 32) - 1)
+        rows, offsets, _ = self._row_access(m, lanes, "shared", addresses, size_bytes, aligned=False)
+        return rows, offsets
+
+    def split_generic(self, addresses: Array) -> list[tuple[str, BoolArray | None]]:
+        """Return the spaces that generic addresses fall into, each with its mask (None = all)."""
+        windows = addresses >> WINDOW_SHIFT
+        first = int(windows[0])
+        if (windows == first).all():
+            return [(SPACE_OF_WINDOW.get(first, "global"), None)]
+        return [
+            (SPACE_OF_WINDOW.get(int(window), "global"), windows == window)
+            for window in np.unique(windows)
+        ]
+
+    def _row_access(
+        self,
+        m: Machine,
+        lanes: Lanes,
+        space: str,
+        addresses: Array,
+        width: int,
+        aligned: bool = True,
+    ) -> tuple[Array, Array, RowMemory]:
+        if space == "local":
+            self._check(m, lanes, space, addresses, width, self.local.size_bytes)
+            return lanes.index, addresses, self.local
+        rows, offsets = m.block_of[lanes.sel], addresses
+        if m.launch.cluster_size > 1:
+            size = m.launch.cluster_size
+            rank, offsets = addresses >> RANK_SHIFT, addresses & OFFSET_MASK
+            if (rank >= size).any():
+                lane = int(lanes.index[np.argmax(np.broadcast_to(rank >= size, lanes.n))])
+                raise m.fault("E220", f"shared address of a block outside the cluster of {size}", lane)
+            rows = rows // size * size + rank
+        self._check(
+            m, lanes, "shared", offsets, width, self.shared.size_bytes, width if aligned else 1
+        )
+        return rows, offsets, self.shared
+
+    def _check(
+        self,
+        m: Machine,
+        lanes: Lanes,
+        space: str,
+        offsets: Array,
+        width: int,
+        size_bytes: int,
+        align: int = 0,
+    ) -> None:
+        if not offsets.size:
+            return
+        align = align or width
+        low, high = int(offsets.min()), int(offsets.max())
+        if low < 0 or high + width > size_bytes:
+            bad = (offsets < 0) | (offsets + width > size_bytes)
+            at = int(offsets[np.argmax(bad)])
+            raise m.fault(
+                "E220",
+                f"access of {width} bytes at {space} address {at:#x}, outside of the"
+                f" {size_bytes} bytes of {space} memory",
+                first_lane(lanes, bad),
+            )
+        if align > 1 and int(np.bitwise_or.reduce(offsets)) & (align - 1):
+            raise misaligned(m, lanes, space, offsets, align)
+
+    def _load_generic(
+        self,
+        m: Machine,
+        lanes: Lanes,
+        addresses: Array,
+        dtype: np.dtype[np.generic],
+        count: int,
+    ) -> Loaded:
+        parts = self.split_generic(addresses)
+        if parts[0][1] is None:
+            space = parts[0][0]
+            return self.load(m, lanes, space, in_space(addresses, space), dtype, count)
+        values = np.empty((lanes.n, count) if count > 1 else lanes.n, dtype)
+        undefined = np.zeros(lanes.n, np.bool_)
+        for space, mask in parts:
+            if mask is None:
+                raise AssertionError("one space among several holds every lane")
+            some = lanes.where(mask)
+            found, missing = self.load(m, some, space, in_space(addresses[mask], space), dtype, count)
+            values[mask] = found
+            undefined[mask] = False if missing is None else missing
+        return values, undefined if undefined.any() else None
+
+    def _store_generic(
+        self,
+        m: Machine,
+        lanes: Lanes,
+        addresses: Array,
+        values: Array,
+        undefined: BoolArray | None,
+    ) -> None:
+        for space, mask in self.split_generic(addresses):
+            if mask is None:
+                self.store(m, lanes, space, in_space(addresses, space), values, undefined)
+                continue
+            missing = None if undefined is None else undefined[mask]
+            if missing is not None and not missing.any():
+                missing = None
+            there = in_space(addresses[mask], space)
+            self.store(m, lanes.where(mask), space, there, values[mask], missing)
+
+
+def in_space(addresses: Array, space: str) -> Array:
+    """Return generic addresses of one space as addresses inside it."""
+    return addresses if space == "global" else addresses - WINDOWS[space]
+
+
+def first_lane(lanes: Lanes, bad: BoolArray) -> int:
+    """Return the lane of the first true element; a length-1 mask stands for all lanes."""
+    return int(lanes.index[np.argmax(np.broadcast_to(bad, lanes.n))])
+
+
+def misaligned(m: Machine, lanes: Lanes, space: str, addresses: Array, align: int) -> Exception:
+    """Return the fault of an access that is not aligned to its width (PTX ISA 9.7.9.8)."""
+    bad = (addresses & (align - 1)) != 0
+    at = int(addresses[np.argmax(bad)])
+    return m.fault(
+        "E221",
+        f"misaligned access: {space} address {at:#x} is not a multiple of {align}",
+        first_lane(lanes, bad),
+    )

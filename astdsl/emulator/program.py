@@ -1,0 +1,183 @@
+"""A kernel made ready to run: every instruction resolved once to a function on (machine, lanes).
+
+Invariant: a program does not depend on grid, block or arguments; it is shared by all launches of
+one PTX text. Functions that the kernel calls follow its own instructions in one numbering.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+
+from astdsl.emulator import isa
+from astdsl.emulator.faults import Unsupported
+from astdsl.emulator.isa import Control, Execute
+from astdsl.emulator.lanes import Lanes
+from astdsl.emulator.layout import Layout, lay_out
+from astdsl.emulator.machine import Machine
+from astdsl.emulator.operands import Operands
+from astdsl.emulator.registers import Place
+from astdsl.emulator.syntax import Function, Instruction, Module
+from astdsl.emulator.undefined import require_defined, tracked
+
+
+@dataclass(slots=True)
+class Program:
+    """What a machine runs; indices are program counters."""
+
+    kernel: Function
+    target: str
+    layout: Layout
+    instructions: list[Instruction] = field(default_factory=list)
+    steps: list[Execute] = field(default_factory=list)
+    tracked: list[Execute] = field(default_factory=list)
+    controls: list[Control | None] = field(default_factory=list)
+    sensitive: list[tuple[Place, ...]] = field(default_factory=list)
+    segment_ends: list[int] = field(default_factory=list)
+    labelled: list[bool] = field(default_factory=list)
+    entry: int = 0
+
+    def check_control(self, m: Machine, pc: int, lanes: Lanes) -> None:
+        """Refuse an undefined predicate or operand of an instruction that diverts lanes."""
+        require_defined(m, lanes, self.sensitive[pc])
+
+
+def prepare(module: Module, kernel: str) -> Program:
+    """Make a kernel ready; refuses by name and line what is not modelled (`Unsupported`)."""
+    isa.load_families()
+    function = module.functions.get(kernel)
+    if function is None or not function.is_entry:
+        entries = ", ".join(f.name for f in module.functions.values() if f.is_entry) or "none"
+        raise Unsupported(f"there is no kernel `{kernel}` in this PTX; its kernels: {entries}")
+    layout = lay_out(module, function)
+    program = Program(function, module.target, layout)
+    for each in layout.functions:
+        start = layout.starts[each.name]
+        for instruction in each.instructions:
+            _append(program, _operands(layout, each, start, instruction))
+        _append(program, _operands(layout, each, start, _implied_return(each)))
+    _cut(program)
+    return program
+
+
+def _implied_return(function: Function) -> Instruction:
+    """End a body that runs off its end, as `ret` does (PTX ISA 9.7.12.6)."""
+    line = function.instructions[-1].ptx_line if function.instructions else 0
+    return Instruction("ret", (), None, False, line, None)
+
+
+def _operands(
+    layout: Layout, function: Function, start: int, instruction: Instruction
+) -> Operands:
+    def label(name: str) -> int | None:
+        offset = function.labels.get(name)
+        return None if offset is None else start + offset
+
+    return Operands(
+        instruction,
+        partial(layout.place, function),
+        partial(layout.symbol, function),
+        label,
+        layout,
+        function,
+    )
+
+
+def _append(program: Program, ops: Operands) -> None:
+    instruction = ops.instruction
+    row = isa.lookup(instruction.opcode)
+    if row is None:
+        raise ops.refuse("this opcode is not known to the emulator")
+    body = row.prepare(ops)
+    step: Execute | None = None
+    control: Control | None = None
+    predicate = None
+    if instruction.predicate is not None:
+        predicate = ops.register_place(instruction.predicate)
+    if row.control:
+        control = body  # type: ignore[assignment]
+        if predicate is not None and control is not None:
+            control = _guarded_control(control, predicate, instruction.negated)
+            ops.sensitive.append(predicate)
+        track: Execute | None = None
+    else:
+        step = body  # type: ignore[assignment]
+        if step is None:
+            raise AssertionError(f"no step for {instruction.opcode}")
+        reads, writes = tuple(ops.reads), tuple(ops.writes)
+        sensitive = tuple(ops.sensitive)
+        track = tracked(step, reads, writes, sensitive, own=row.tracks)
+        if predicate is not None:
+            step = _guarded(step, predicate, instruction.negated)
+            track = _guarded(track, predicate, instruction.negated)
+            track = tracked(track, (), (), (predicate,), own=True)
+    program.instructions.append(instruction)
+    program.steps.append(step or _unreachable)
+    program.tracked.append(track or _unreachable)
+    program.controls.append(control)
+    program.sensitive.append(tuple(ops.sensitive))
+
+
+def _unreachable(m: Machine, lanes: Lanes) -> None:
+    raise AssertionError("a control instruction was run as a plain one")
+
+
+def _active(predicate: Place, negated: bool) -> Callable[[Machine, Lanes], Lanes]:
+    row = predicate[1]
+
+    def active(m: Machine, lanes: Lanes) -> Lanes:
+        mask = m.views[1, "pred"][row, lanes.sel]
+        if negated:
+            mask = ~mask
+        return lanes if mask.all() else lanes.where(mask)
+
+    return active
+
+
+def _guarded(body: Execute, predicate: Place, negated: bool) -> Execute:
+    active = _active(predicate, negated)
+
+    def execute(m: Machine, lanes: Lanes) -> None:
+        some = active(m, lanes)
+        if some.n:
+            body(m, some)
+
+    return execute
+
+
+def _guarded_control(body: Control, predicate: Place, negated: bool) -> Control:
+    active = _active(predicate, negated)
+
+    def execute(m: Machine, lanes: Lanes) -> Lanes | None:
+        some = active(m, lanes)
+        if some is lanes:
+            return body(m, lanes)
+        if not some.n:
+            return None
+        idle = lanes.minus(some)
+        rest = body(m, some)
+        return idle.union(some if rest is None else rest)
+
+    return execute
+
+
+def _cut(program: Program) -> None:
+    """Find for each place where straight-line code from there must stop: control, or a label."""
+    n = len(program.steps)
+    targets = {0}
+    for function in program.layout.functions:
+        start = program.layout.starts[function.name]
+        targets.add(start)
+        targets.update(start + offset for offset in function.labels.values())
+    ends = [n] * (n + 1)
+    for pc in range(n - 1, -1, -1):
+        if program.controls[pc] is not None:
+            ends[pc] = pc
+        elif pc + 1 in targets:
+            ends[pc] = pc + 1
+        else:
+            ends[pc] = ends[pc + 1]
+    program.segment_ends = ends
+    program.labelled = [pc in targets for pc in range(n + 1)]
+    program.controls.append(None)
