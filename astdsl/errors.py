@@ -6,6 +6,8 @@ bugs are `AssertionError`s, never one of these.
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Iterable
 from typing import ClassVar
 
 from astdsl.source import Span, excerpt
@@ -217,3 +219,9 @@ class DeviceError(KernelError):
     """A fault while a kernel ran, with its kernel and PTX lines."""
 
     code = "A601"
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """Return "did you mean `x`?" for the known name closest to `name`, empty where none is near."""
+    close = difflib.get_close_matches(name, sorted(known), n=1)
+    return f"did you mean `{close[0]}`?" if close else ""

@@ -45,7 +45,7 @@ SEES = {
 LATE_TABLES = {"astdsl.backend": {"lowering"}, "astdsl.runtime.devices": {"emulator"}}
 
 # Registries: filled by decorators at import, then closed; and the current trace.
-REGISTRIES = {"astdsl.emulator.isa.ROWS"}
+REGISTRIES = {"astdsl.emulator.isa.ROWS", "astdsl.ir.evaluate.table.EVALUATORS"}
 CONTEXT_VARIABLES = {"astdsl.lang.tracing"}
 
 RICH_ROOM = "astdsl.cli.render"

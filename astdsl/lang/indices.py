@@ -1,0 +1,107 @@
+"""Index arithmetic: integer scalars as forms, and forms as IR values.
+
+Invariant: what is computed from a form is computed in i64 from its atoms, so it never wraps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from astdsl.ir import ops
+from astdsl.ir.core import Value
+from astdsl.ir.dtypes import DType, i64
+from astdsl.ir.types import INDEX
+from astdsl.lang.symbolic import ANY_INDEX, Atom, Bounds, Form
+from astdsl.lang.tracing import emit, require_trace
+from astdsl.lang.values import Operand, Tile
+
+
+def atom_of(key: object, make: Callable[[int], Atom]) -> Atom:
+    """Return the unknown that `key` stands for in this trace, made at its first use."""
+    atoms = require_trace("index arithmetic").atoms
+    if key not in atoms:
+        atoms[key] = make(len(atoms))
+    return atoms[key]
+
+
+def form_of(x: Operand) -> Form:
+    """Return the form of an integer scalar; a value that no arithmetic made is its own unknown."""
+    if x.form is not None:
+        return x.form
+    assert isinstance(x, Tile), f"no form of {x}"
+    value = x.value
+    bounds = x.bounds if x.weak else integer_bounds(value.tile.dtype)
+    return Form.unknown(atom_of(value, lambda number: Atom(number, value, bounds, x.dims)))
+
+
+def integer_bounds(dtype: DType) -> Bounds:
+    """Return the least and greatest value of an integer dtype."""
+    info = np.iinfo(dtype.numpy)
+    return (int(info.min), int(info.max))
+
+
+def index_constant(number: int) -> Value:
+    """Return an i64 scalar of a number."""
+    return emit(ops.Constant, value=number, type=INDEX).result
+
+
+def is_visible(form: Form) -> bool:
+    """Whether every atom of a form can be had at this place of the kernel."""
+    builder = require_trace("index arithmetic").builder
+    return all(a.rebuild or any(map(builder.visible, a.values)) for a in form.atoms)
+
+
+def index_value(x: Operand | Form | int) -> Value:
+    """Return an i64 scalar: of a weak number its value, else one computed without wrapping."""
+    if isinstance(x, Tile) and x.weak:
+        return x.value
+    form = x if isinstance(x, Form) else Form.of(x) if isinstance(x, int) else form_of(x)
+    total: Value | None = None
+    for monomial, coefficient in form.terms.items():
+        part = _monomial_value(monomial, coefficient)
+        total = part if total is None else emit(ops.Add, x=total, y=part).result
+    return index_constant(0) if total is None else total
+
+
+def _monomial_value(monomial: tuple[Atom, ...], coefficient: int) -> Value:
+    factors = [_atom_value(atom) for atom in monomial]
+    if coefficient != 1 or not factors:
+        factors.append(index_constant(coefficient))
+    product = factors[0]
+    for factor in factors[1:]:
+        product = emit(ops.Multiply, x=product, y=factor).result
+    return product
+
+
+def _atom_value(atom: Atom) -> Value:
+    builder = require_trace("index arithmetic").builder
+    for value in atom.values:
+        if builder.visible(value):
+            return value if value.type == INDEX else emit(ops.Cast, x=value, dtype=i64).result
+    assert atom.rebuild is not None, f"{atom} is not visible here"
+    value = atom.rebuild()
+    atom.values.append(value)
+    return value
+
+
+def loop_index(value: Value, low: Operand, high: Operand, step: Operand) -> Tile:
+    """Return the index of a loop over `range(low, high, step)` held by `value` (i64)."""
+    first, stop, stride = form_of(low), form_of(high), form_of(step).constant
+    if stride is None:
+        bounds = ANY_INDEX
+    elif stride > 0:
+        bounds = (first.bounds[0], max(first.bounds[0], stop.bounds[1] - 1))
+    else:
+        bounds = (min(first.bounds[1], stop.bounds[0] + 1), first.bounds[1])
+    atom = atom_of(value, lambda number: Atom(number, value, bounds))
+    if stride is not None:
+        last = stop - Form.of(1 if stride > 0 else -1)
+        atom.low, atom.high = (first, last) if stride > 0 else (last, first)
+    return Tile(value, weak=True, form=Form.unknown(atom), bounds=bounds)
+
+
+def weak_integer(value: Value, form: Form) -> Tile:
+    """Return a weak integer scalar held by `value` (i64)."""
+    return Tile(value, weak=True, form=form, bounds=form.bounds, dims=form.dims)

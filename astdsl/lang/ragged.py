@@ -1,0 +1,158 @@
+"""Which elements of a tile lie outside the array that it was read from.
+
+Invariant: a tile's elements are inside where every one of its half spaces holds. Below lang nothing
+knows of this: reductions and products receive masks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+from astdsl.lang.symbolic import Form
+
+# What the elements outside hold: zeros as they were read; what an ordinary element would hold
+# there (zeros were added to it); or numbers that mean nothing.
+ZERO, KEPT, LOST = "zero", "kept", "lost"
+# An operand that has elements there as everywhere, and one that is a finite number everywhere.
+PLAIN, FINITE = "plain", "finite"
+
+
+@dataclass(frozen=True, slots=True)
+class HalfSpace:
+    """The condition `form + step * index >= 0` on the index along `axis` (None: on none)."""
+
+    form: Form
+    axis: int | None
+    step: int = 0
+
+    def holds_for(self, extent: int) -> bool:
+        """Whether the condition is proved for every index below `extent`."""
+        least = min(0, self.step * (extent - 1))
+        return (self.form + Form.of(least)).is_nonnegative()
+
+
+class Edges:
+    """The half spaces of a tile, each with what the elements that violate it hold."""
+
+    __slots__ = ("outside",)
+
+    def __init__(self, outside: Mapping[HalfSpace, str] | None = None) -> None:
+        self.outside = dict(outside or {})
+
+    def __bool__(self) -> bool:
+        return bool(self.outside)
+
+    def __iter__(self) -> Iterator[HalfSpace]:
+        return iter(self.outside)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Edges) and self.outside == other.outside
+
+    def __hash__(self) -> int:
+        return hash(frozenset(self.outside.items()))
+
+    def along(self, axes: Sequence[int]) -> list[HalfSpace]:
+        """Return the half spaces that depend on one of `axes`."""
+        return [h for h in self.outside if h.axis in axes]
+
+    def moved(self, change: Callable[[HalfSpace], HalfSpace | None]) -> Edges:
+        """Return edges with each half space changed, or left out where `change` gives None."""
+        changed = ((change(h), state) for h, state in self.outside.items())
+        return Edges({h: state for h, state in changed if h is not None})
+
+    def renumbered(self, new_axes: Mapping[int, int]) -> Edges:
+        """Return edges with axes renamed; half spaces of axes not named are left out."""
+
+        def change(h: HalfSpace) -> HalfSpace | None:
+            if h.axis is None:
+                return h
+            axis = new_axes.get(h.axis)
+            return None if axis is None else replace(h, axis=axis)
+
+        return self.moved(change)
+
+    def sliced(self, starts: Sequence[int], sizes: Sequence[int], steps: Sequence[int]) -> Edges:
+        """Return the edges of a slice, without those that the slice is proved inside of."""
+
+        def change(h: HalfSpace) -> HalfSpace | None:
+            if h.axis is None:
+                return h
+            start, step = starts[h.axis], steps[h.axis]
+            moved = HalfSpace(h.form + Form.of(h.step * start), h.axis, h.step * step)
+            return None if moved.holds_for(sizes[h.axis]) else moved
+
+        return self.moved(change)
+
+    def broadcast(self, old: Sequence[int], new: Sequence[int]) -> Edges:
+        """Return the edges after a broadcast; an axis of extent 1 decides about a whole row."""
+        shift = len(new) - len(old)
+
+        def change(h: HalfSpace) -> HalfSpace:
+            if h.axis is None:
+                return h
+            stretched = old[h.axis] == 1 and new[h.axis + shift] != 1
+            return HalfSpace(h.form, None) if stretched else replace(h, axis=h.axis + shift)
+
+        return self.moved(change)
+
+
+NO_EDGES = Edges()
+StateRule: TypeAlias = Callable[..., str]
+
+
+def combine(rule: StateRule, *operands: tuple[Edges, str]) -> Edges:
+    """Return the edges of an elementwise operation: inside is where every operand is.
+
+    Each operand comes with what it holds where it has no edge: PLAIN or FINITE. `rule` says what
+    the result holds there from what the operands hold.
+    """
+    every = {h for edges, _ in operands for h in edges}
+    return Edges({h: rule(*(e.outside.get(h, plain) for e, plain in operands)) for h in every})
+
+
+def lost(*states: str) -> str:
+    """Say that the outside means nothing any more."""
+    del states
+    return LOST
+
+
+def all_zero(*states: str) -> str:
+    """Zeros give zeros: of a function with f(0, ...) = 0."""
+    return ZERO if set(states) == {ZERO} else LOST
+
+
+def sum_state(x: str, y: str) -> str:
+    """Adding zeros changes nothing."""
+    if x == y == ZERO:
+        return ZERO
+    return KEPT if ZERO in (x, y) and LOST not in (x, y) else LOST
+
+
+def difference_state(x: str, y: str) -> str:
+    """Subtracting zeros changes nothing."""
+    if x == y == ZERO:
+        return ZERO
+    return KEPT if y == ZERO and x != LOST else LOST
+
+
+def product_state(x: str, y: str) -> str:
+    """Zero times a finite number is zero; times infinity it is not."""
+    return ZERO if ZERO in (x, y) and {x, y} <= {ZERO, FINITE} else LOST
+
+
+def quotient_state(x: str, y: str) -> str:
+    """Zero over a finite number that is not zero is zero."""
+    return ZERO if (x, y) == (ZERO, FINITE) else LOST
+
+
+def choice_state(condition: str, x: str, y: str) -> str:
+    """Choose between zeros: zero, whatever chooses."""
+    del condition
+    return ZERO if x == y == ZERO else LOST
+
+
+def same(state: str) -> str:
+    """Keep what the outside holds: of conversions."""
+    return state

@@ -1,0 +1,125 @@
+"""The trace that is being built, and how lang adds to it and complains about it.
+
+Invariant: at most one trace is current in a context. Nothing here looks at Python frames: where the
+user stands is what `Trace.locate` answers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from astdsl.errors import KernelError, OutOfScope, UnsupportedFeature
+from astdsl.ir.builder import Builder
+from astdsl.ir.core import Op, Value
+from astdsl.lang.symbolic import Atom
+from astdsl.source import NOWHERE, Span
+
+AnyOp = TypeVar("AnyOp", bound=Op)
+# A dim of a parameter, by the parameter's name and the axis.
+DimKey = tuple[str, int]
+
+
+class NeedsConstant(BaseException):
+    """Dims that must be Python numbers: caught by the compiler, which traces again with them.
+
+    Not an `Exception`, so that no `except Exception` in a helper swallows it.
+    """
+
+    def __init__(self, wanted: frozenset[DimKey]) -> None:
+        super().__init__(f"dims needed as constants: {sorted(wanted)}")
+        self.wanted = wanted
+
+
+@dataclass(slots=True)
+class Trace:
+    """A kernel being traced.
+
+    `locate` gives the span of the user's operation that runs now, helper stack included. `made`
+    says where each value was made; `atoms` are the unknowns of index arithmetic, by what they are.
+    """
+
+    builder: Builder
+    locate: Callable[[], Span]
+    made: dict[Value, Span] = field(default_factory=dict)
+    atoms: dict[object, Atom] = field(default_factory=dict)
+
+    def emit(self, kind: type[AnyOp], **fields: object) -> AnyOp:
+        """Append an operation at the user's place, and return it."""
+        span = self.locate()
+        op = kind(span=span, **fields)
+        self._require_visible(op, span)
+        self.made.update(dict.fromkeys(op.results, span))
+        return self.builder.add(op)
+
+    def _require_visible(self, op: Op, span: Span) -> None:
+        for value in op.operands:
+            if not self.builder.visible(value):
+                name = f"`{value.hint}`" if value.hint else "this value"
+                raise OutOfScope(
+                    f"{name} is used outside the block that made it",
+                    (span, "used here"),
+                    (self.made.get(value, NOWHERE), "made here, inside the block"),
+                    help="define the name before the block and assign it in it to carry it out, "
+                    "or move the use into the block",
+                )
+
+
+current: ContextVar[Trace | None] = ContextVar("current", default=None)
+
+
+def trace() -> Trace | None:
+    """Return the trace being built, None outside one."""
+    return current.get()
+
+
+@contextmanager
+def tracing(new: Trace) -> Iterator[Trace]:
+    """Make `new` the current trace inside the `with`."""
+    token = current.set(new)
+    try:
+        yield new
+    finally:
+        current.reset(token)
+
+
+def require_trace(what: str) -> Trace:
+    """Return the current trace, or refuse `what` outside a kernel."""
+    found = current.get()
+    if found is None:
+        raise UnsupportedFeature(
+            f"{what} is used outside a kernel",
+            help="call it in a function under `@kernel`; on the host use NumPy",
+        )
+    return found
+
+
+def emit(kind: type[AnyOp], **fields: object) -> AnyOp:
+    """Append an operation to the current trace, and return it."""
+    return require_trace(f"`{kind.__name__}`").emit(kind, **fields)
+
+
+def fault(
+    kind: type[KernelError],
+    message: str,
+    *sources: tuple[Value, str],
+    note: str = "",
+    help: str = "",
+) -> KernelError:
+    """Return an error at the user's place, with the places where its operands were made.
+
+    `sources` pairs a value with what to say of the place that made it.
+    """
+    now = current.get()
+    if now is None:
+        return kind(message, help=help)
+    here = now.locate()
+    places = [(here, note)]
+    for value, said in sources:
+        span = now.made.get(value, NOWHERE)
+        if span is not NOWHERE and all(span != known for known, _ in places):
+            places.append((span, said))
+    return kind(message, *places, help=help)

@@ -1,0 +1,490 @@
+"""Tiles: the values that a kernel computes with while it is traced.
+
+Invariant: a tile is one IR value and what is known of it while tracing; it never changes. What its
+operators and methods do stands in `METHODS`, filled once by the modules of lang at import.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, NoReturn, TypeAlias
+
+import numpy as np
+
+from astdsl.errors import (
+    NotConstant,
+    TypeMismatch,
+    UnknownName,
+    UnsupportedFeature,
+    did_you_mean,
+)
+from astdsl.ir.core import Value
+from astdsl.ir.dtypes import (
+    BOOL,
+    BY_NUMPY,
+    FLOAT,
+    INT,
+    DType,
+    bf16,
+    boolean,
+    f16,
+    f32,
+    f64,
+    i8,
+    i32,
+    i64,
+    u8,
+)  # fmt: skip
+from astdsl.lang.ragged import FINITE, NO_EDGES, PLAIN, Edges
+from astdsl.lang.symbolic import ANY_INDEX, Bounds, Dims, Form
+from astdsl.lang.tracing import NeedsConstant, fault
+
+INT32: Bounds = (-(2**31), 2**31 - 1)
+METHODS: dict[str, Callable[..., Any]] = {}
+
+
+def method(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Register a function as what methods or operators of tiles do."""
+
+    def register(function: Callable[..., Any]) -> Callable[..., Any]:
+        for name in names:
+            assert name not in METHODS, f"tile method {name} is registered twice"
+            METHODS[name] = function
+        return function
+
+    return register
+
+
+class UnknownAttribute(UnknownName, AttributeError):
+    """A misspelt attribute of a kernel value; `hasattr` and `getattr` see an AttributeError."""
+
+
+class Tile:
+    """A value of static shape in a kernel; one of shape `()` is a scalar.
+
+    `weak` numbers take the dtype of what they meet. Of integer scalars `form` is what they are in
+    terms of indices and dims; `bounds` enclose weak integers; `dims` are the dims that the value
+    is computed from if from nothing else; `edges` say which elements lie outside.
+    """
+
+    __slots__ = ("bounds", "dims", "edges", "form", "value", "weak")
+
+    def __init__(
+        self,
+        value: Value,
+        *,
+        weak: bool = False,
+        form: Form | None = None,
+        bounds: Bounds = ANY_INDEX,
+        dims: Dims = None,
+        edges: Edges = NO_EDGES,
+    ) -> None:
+        self.value = value
+        self.weak = weak
+        self.form = form
+        self.bounds = bounds
+        self.dims = dims
+        self.edges = edges
+
+    @property
+    def kind(self) -> str:
+        """The kind of its elements: float, int, uint or bool."""
+        return self.value.tile.dtype.kind
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The extent of each axis."""
+        return self.value.tile.shape
+
+    @property
+    def dtype(self) -> DType:
+        """The element type; of a weak number the one that it has when it meets no other."""
+        return settled_dtype(self)
+
+    @property
+    def ndim(self) -> int:
+        """Number of axes."""
+        return len(self.shape)
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return self.value.tile.elements
+
+    @property
+    def T(self) -> Tile:  # noqa: N802  (the array API's name)
+        """The tile with its axes in reverse order."""
+        return self._do("transpose")
+
+    def __repr__(self) -> str:
+        return f"{self.dtype.name}[{'x'.join(map(str, self.shape))}]"
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        if name in METHODS:
+            return METHODS[name].__get__(self)
+        methods = [known for known in METHODS if not known.startswith("__")]
+        raise fault(
+            UnknownAttribute,
+            f"a tile has no attribute `{name}`",
+            (self.value, f"{self} comes from here"),
+            help=did_you_mean(name, [*methods, "T", "shape", "dtype", "ndim", "size"]),
+        )
+
+    def _do(self, name: str, *others: object) -> Tile:
+        made: Tile = METHODS[name](self, *others)
+        return made
+
+    def __getitem__(self, key: object) -> Tile:
+        return self._do("__getitem__", key)
+
+    def __setitem__(self, key: object, value: object) -> None:
+        raise fault(
+            TypeMismatch,
+            "a tile is a value and never changes, so its elements cannot be assigned",
+            (self.value, f"{self} comes from here"),
+            help="`where(mask, new, old)` gives a changed copy; memory that changes is a ref "
+            "(a parameter, `SMEM`)",
+        )
+
+    def __add__(self, other: object) -> Tile:
+        return self._do("__add__", other)
+
+    def __radd__(self, other: object) -> Tile:
+        return self._do("__radd__", other)
+
+    def __sub__(self, other: object) -> Tile:
+        return self._do("__sub__", other)
+
+    def __rsub__(self, other: object) -> Tile:
+        return self._do("__rsub__", other)
+
+    def __mul__(self, other: object) -> Tile:
+        return self._do("__mul__", other)
+
+    def __rmul__(self, other: object) -> Tile:
+        return self._do("__rmul__", other)
+
+    def __truediv__(self, other: object) -> Tile:
+        return self._do("__truediv__", other)
+
+    def __rtruediv__(self, other: object) -> Tile:
+        return self._do("__rtruediv__", other)
+
+    def __floordiv__(self, other: object) -> Tile:
+        return self._do("__floordiv__", other)
+
+    def __rfloordiv__(self, other: object) -> Tile:
+        return self._do("__rfloordiv__", other)
+
+    def __mod__(self, other: object) -> Tile:
+        return self._do("__mod__", other)
+
+    def __rmod__(self, other: object) -> Tile:
+        return self._do("__rmod__", other)
+
+    def __divmod__(self, other: object) -> tuple[Tile, Tile]:
+        return self // other, self % other
+
+    def __rdivmod__(self, other: object) -> tuple[Tile, Tile]:
+        return self._do("__rfloordiv__", other), self._do("__rmod__", other)
+
+    def __pow__(self, other: object) -> Tile:
+        return self._do("__pow__", other)
+
+    def __rpow__(self, other: object) -> Tile:
+        return self._do("__rpow__", other)
+
+    def __matmul__(self, other: object) -> Tile:
+        return self._do("__matmul__", other)
+
+    def __rmatmul__(self, other: object) -> Tile:
+        return self._do("__rmatmul__", other)
+
+    def __and__(self, other: object) -> Tile:
+        return self._do("__and__", other)
+
+    def __rand__(self, other: object) -> Tile:
+        return self._do("__rand__", other)
+
+    def __or__(self, other: object) -> Tile:
+        return self._do("__or__", other)
+
+    def __ror__(self, other: object) -> Tile:
+        return self._do("__ror__", other)
+
+    def __xor__(self, other: object) -> Tile:
+        return self._do("__xor__", other)
+
+    def __rxor__(self, other: object) -> Tile:
+        return self._do("__rxor__", other)
+
+    def __lshift__(self, other: object) -> Tile:
+        return self._do("__lshift__", other)
+
+    def __rlshift__(self, other: object) -> Tile:
+        return self._do("__rlshift__", other)
+
+    def __rshift__(self, other: object) -> Tile:
+        return self._do("__rshift__", other)
+
+    def __rrshift__(self, other: object) -> Tile:
+        return self._do("__rrshift__", other)
+
+    def __eq__(self, other: object) -> Tile:  # type: ignore[override]
+        return self._do("__eq__", other)
+
+    def __ne__(self, other: object) -> Tile:  # type: ignore[override]
+        return self._do("__ne__", other)
+
+    def __lt__(self, other: object) -> Tile:
+        return self._do("__lt__", other)
+
+    def __le__(self, other: object) -> Tile:
+        return self._do("__le__", other)
+
+    def __gt__(self, other: object) -> Tile:
+        return self._do("__gt__", other)
+
+    def __ge__(self, other: object) -> Tile:
+        return self._do("__ge__", other)
+
+    __hash__ = object.__hash__
+
+    def __neg__(self) -> Tile:
+        return self._do("__neg__")
+
+    def __pos__(self) -> Tile:
+        return self
+
+    def __invert__(self) -> Tile:
+        return self._do("__invert__")
+
+    def __abs__(self) -> Tile:
+        return self._do("__abs__")
+
+    def __round__(self, digits: object = None) -> Tile:
+        return self._do("__round__", digits)
+
+    def __iadd__(self, other: object) -> Tile:
+        return self._do("__iadd__", "__add__", other)
+
+    def __isub__(self, other: object) -> Tile:
+        return self._do("__iadd__", "__sub__", other)
+
+    def __imul__(self, other: object) -> Tile:
+        return self._do("__iadd__", "__mul__", other)
+
+    def __itruediv__(self, other: object) -> Tile:
+        return self._do("__iadd__", "__truediv__", other)
+
+    def __ifloordiv__(self, other: object) -> Tile:
+        return self._do("__iadd__", "__floordiv__", other)
+
+    def __imod__(self, other: object) -> Tile:
+        return self._do("__iadd__", "__mod__", other)
+
+    def __ipow__(self, other: object) -> Tile:  # type: ignore[misc]
+        return self._do("__iadd__", "__pow__", other)
+
+    def __iand__(self, other: object) -> Tile:
+        return self._do("__iadd__", "__and__", other)
+
+    def __ior__(self, other: object) -> Tile:
+        return self._do("__iadd__", "__or__", other)
+
+    def __ixor__(self, other: object) -> Tile:
+        return self._do("__iadd__", "__xor__", other)
+
+    def __ilshift__(self, other: object) -> Tile:
+        return self._do("__iadd__", "__lshift__", other)
+
+    def __irshift__(self, other: object) -> Tile:
+        return self._do("__iadd__", "__rshift__", other)
+
+    def __array_ufunc__(self, ufunc: Any, how: str, *inputs: object, **options: object) -> Any:
+        name = UFUNC_OPERATORS.get(ufunc.__name__)
+        if how != "__call__" or name is None or options or isinstance(inputs[0], Tile):
+            refuse_library_function(f"np.{ufunc.__name__}", ufunc.__name__)
+        return self._do(name, inputs[0])
+
+    def __bool__(self) -> bool:  # noqa: PLE0304  (these three never return)
+        refuse_as_constant(self, "a bool", "an `if` on it in the kernel's own text works")
+
+    def __index__(self) -> int:  # noqa: PLE0305
+        refuse_as_constant(self, "a Python integer", "`take(t, i, axis)` indexes by kernel values")
+
+    def __int__(self) -> int:
+        refuse_as_constant(self, "a Python integer", "`x.astype(i32)` converts in the kernel")
+
+    def __float__(self) -> float:
+        refuse_as_constant(
+            self, "a Python float", "`x.astype(f32)` converts; `exp`, `sqrt`, ... of astdsl compute"
+        )
+
+    def __len__(self) -> int:
+        if not self.shape:
+            raise fault(TypeMismatch, "a scalar has no length", help="`x.size` is 1")
+        return self.shape[0]
+
+    def __iter__(self) -> Iterator[Tile]:
+        raise fault(
+            NotConstant,
+            f"{self} cannot be iterated over",
+            (self.value, "it comes from here"),
+            help="operations act on whole tiles; `t[0]`, `t[1]` pick rows, "
+            "`for k in range(n)` is a loop in the kernel",
+        )
+
+
+# NumPy's scalars come here first when they stand on the left: `np.float32(2) * tile`.
+UFUNC_OPERATORS = {
+    "add": "__radd__", "subtract": "__rsub__", "multiply": "__rmul__", "divide": "__rtruediv__",
+    "true_divide": "__rtruediv__", "floor_divide": "__rfloordiv__", "remainder": "__rmod__",
+    "power": "__rpow__", "bitwise_and": "__rand__", "bitwise_or": "__ror__",
+    "bitwise_xor": "__rxor__", "left_shift": "__rlshift__", "right_shift": "__rrshift__",
+    "equal": "__eq__", "not_equal": "__ne__", "less": "__gt__", "less_equal": "__ge__",
+    "greater": "__lt__", "greater_equal": "__le__",
+}  # fmt: skip
+
+
+def refuse_library_function(name: str, ours: str) -> NoReturn:
+    """Refuse NumPy's or math's function on a kernel value, naming ours."""
+    raise fault(
+        TypeMismatch,
+        f"`{name}` does not take kernel values",
+        help=f"`astdsl.{ours}`, if there is one, computes in the kernel",
+    )
+
+
+def refuse_as_constant(tile: Tile, wanted: str, way_out: str) -> NoReturn:
+    """Ask for the dims that the value is computed from as constants, or refuse."""
+    if tile.dims and not tile.shape:
+        raise NeedsConstant(tile.dims)
+    raise fault(
+        NotConstant,
+        f"{tile} is known only when the kernel runs, and {wanted} is needed while tracing",
+        (tile.value, "it comes from here"),
+        help=f"{way_out}; a keyword-only parameter is a compile-time constant",
+    )
+
+
+class Literal:
+    """A Python number among operands: weak, and constant."""
+
+    __slots__ = ("number",)
+    shape = ()
+    edges = NO_EDGES
+    dims: Dims = frozenset()
+
+    def __init__(self, number: bool | int | float) -> None:
+        self.number = number
+
+    @property
+    def weak(self) -> bool:
+        """Whether the number takes the dtype of what it meets: a bool does not."""
+        return not isinstance(self.number, bool)
+
+    @property
+    def kind(self) -> str:
+        """The kind of the number."""
+        return KINDS[type(self.number)]
+
+    @property
+    def form(self) -> Form | None:
+        """The number as a form, of integers."""
+        return Form.of(self.number) if isinstance(self.number, int) else None
+
+    @property
+    def bounds(self) -> Bounds:
+        """The number twice, of integers."""
+        return (self.number, self.number) if isinstance(self.number, int) else ANY_INDEX
+
+    @property
+    def dtype(self) -> DType:
+        """The element type that the number has when it meets no other."""
+        return settled_dtype(self)
+
+    def __repr__(self) -> str:
+        return repr(self.number)
+
+
+Operand: TypeAlias = Tile | Literal
+KINDS = {bool: BOOL, int: INT, float: FLOAT}
+
+
+def fits_i32(bounds: Bounds) -> bool:
+    """Whether what is enclosed fits i32."""
+    return INT32[0] <= bounds[0] and bounds[1] <= INT32[1]
+
+
+def settled_dtype(x: Operand) -> DType:
+    """Return the dtype of an operand, of a weak one that which it has when it meets no other."""
+    if isinstance(x, Tile) and not x.weak:
+        return x.value.tile.dtype
+    if x.kind == INT:
+        return i32 if fits_i32(x.bounds) else i64
+    return f32 if x.kind == FLOAT else boolean
+
+
+def plain_state(x: Operand) -> str:
+    """Say what an operand holds where it has no edge."""
+    return PLAIN if isinstance(x, Tile) or x.number == 0 or not np.isfinite(x.number) else FINITE
+
+
+def as_operand(x: object, what: str) -> Operand:
+    """Return an operand of `what` (an operator or function), refusing what is no number."""
+    if isinstance(x, Tile):
+        return x
+    if isinstance(x, np.ndarray) and x.ndim == 0:
+        x = x[()]
+    if isinstance(x, np.generic):
+        x = x.item()
+    if type(x) in KINDS:
+        return Literal(x)  # type: ignore[arg-type]
+    if isinstance(x, int | float):  # an IntEnum, say
+        return Literal(int(x) if isinstance(x, int) else float(x))
+    raise fault(
+        TypeMismatch,
+        f"{what} takes tiles and numbers, got {type(x).__name__}",
+        help=getattr(type(x), "operand_help", "") or _operand_help(x),
+    )
+
+
+def _operand_help(x: object) -> str:
+    if isinstance(x, np.ndarray):
+        return "pass the array as a parameter of the kernel, and read it by `a[...]`"
+    if x is None:
+        return "`x is None` is settled while tracing"
+    return "kernel values are tiles, bools, integers and floats"
+
+
+# What this version computes in: the backend and both witnesses know these.
+SUPPORTED = (f64, f32, f16, bf16, i64, i32, i8, u8, boolean)
+
+
+def require_dtype(x: object, what: str) -> DType:
+    """Return the dtype that `x` names: one of ours, NumPy's, or `bool`; refuse anything else."""
+    found = x if isinstance(x, DType) else _named_dtype(x)
+    if found in SUPPORTED:
+        return found
+    if found is not None:
+        raise fault(
+            UnsupportedFeature,
+            f"{what}: {found} is not computed with in this version",
+            help=f"the dtypes that work are {', '.join(d.name for d in SUPPORTED)}",
+        )
+    raise fault(
+        TypeMismatch,
+        f"{what} takes a dtype, got {x!r}",
+        help=f"the dtypes are {', '.join(d.name for d in SUPPORTED)}",
+    )
+
+
+def _named_dtype(x: object) -> DType | None:
+    if x is bool:
+        return boolean
+    if isinstance(x, np.dtype) or (isinstance(x, type) and issubclass(x, np.generic)):
+        return BY_NUMPY.get(np.dtype(x))
+    return None
