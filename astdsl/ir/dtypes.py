@@ -101,7 +101,7 @@ def promote(a: DType, b: DType) -> DType | None:
     """
     if a is b:
         return a
-    if a.kind == BOOL or b.kind == BOOL:
+    if BOOL in (a.kind, b.kind):
         return b if a.kind == BOOL else a
     if a.is_float != b.is_float:
         return a if a.is_float else b

@@ -14,6 +14,10 @@ from astdsl.ir.dtypes import DType, boolean, i64
 GMEM, SMEM, TMEM = "gmem", "smem", "tmem"
 
 
+def _dims(shape: tuple[int | None, ...]) -> str:
+    return "x".join("?" if d is None else str(d) for d in shape)
+
+
 @dataclass(frozen=True, slots=True)
 class TileType:
     """A value of static shape; `()` is a scalar."""
@@ -27,7 +31,7 @@ class TileType:
         return math.prod(self.shape)
 
     def __str__(self) -> str:
-        return f"{self.dtype.name}[{'x'.join(map(str, self.shape))}]"
+        return f"{self.dtype.name}{f'[{_dims(self.shape)}]' if self.shape else ''}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,15 +57,13 @@ class RefType:
         return len(self.shape)
 
     def __str__(self) -> str:
-        dims = "x".join("?" if d is None else str(d) for d in self.shape)
-        return f"{self.space}<{self.dtype.name}[{dims}]{self._class_text()}>"
+        return f"{self.space}<{self.dtype.name}[{_dims(self.shape)}]{self._class_text()}>"
 
     def _class_text(self) -> str:
         if self.space != GMEM:
             return ""
-        strides = "x".join("?" if s is None else str(s) for s in self.strides)
         flags = f"{' tma' if self.tma else ''}{' small' if self.small else ''}"
-        return f" strides={strides} align={self.align_bytes}{flags}"
+        return f" strides={_dims(self.strides)} align={self.align_bytes}{flags}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +93,7 @@ class AccumulatorType:
     dtype: DType
 
     def __str__(self) -> str:
-        return f"acc<{self.dtype.name}[{'x'.join(map(str, self.shape))}]>"
+        return f"acc<{self.dtype.name}[{_dims(self.shape)}]>"
 
 
 Type: TypeAlias = TileType | RefType | BarrierType | CounterType | AccumulatorType

@@ -217,8 +217,10 @@ class Select(Elementwise):
 
 
 class Cast(Elementwise):
-    """Conversion of value: float to float to nearest even; float to integer towards zero and
-    saturating, NaN to 0; integers truncate or extend; to bool is `!= 0`.
+    """Conversion of value.
+
+    Float to float goes to nearest even; float to integer towards zero and saturating, NaN to 0;
+    integers truncate or extend; to bool is `!= 0`.
     """
 
     x: Value

@@ -38,7 +38,8 @@ class Broadcast(Op):
     def verify(self) -> None:
         old = self.x.tile.shape
         tail = self.shape[len(self.shape) - len(old) :]
-        fits = len(old) <= len(self.shape) and all(a in (1, b) for a, b in zip(old, tail))
+        repeats = (a in (1, b) for a, b in zip(old, tail, strict=False))
+        fits = len(old) <= len(self.shape) and all(repeats)
         assert fits, f"Broadcast: {old} to {self.shape}"
 
 

@@ -1,0 +1,168 @@
+"""What structured control flow means: regions run in order, launches in any.
+
+Invariant: every function that runs a region is a generator, so that several threads of a block
+can take turns where they wait.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Iterator
+from types import GeneratorType
+from typing import Any
+
+import numpy as np
+
+from astdsl.errors import FailedAssertion, ProtocolError
+from astdsl.ir import ops
+from astdsl.ir.core import PURE, Block, Op
+from astdsl.ir.evaluate.state import BlockState, Frame, Run, Shadow
+from astdsl.ir.evaluate.table import EVALUATORS, evaluates
+from astdsl.ir.ops.control import SPREAD
+
+
+def run_region(block: Block, arguments: tuple[Any, ...], frame: Frame) -> Run:
+    """Run a region with `arguments`; the generator returns what it yields."""
+    frame.values.update(zip(block.args, arguments, strict=True))
+    yield from run_ops(block.ops[:-1], frame)
+    return tuple(frame[v] for v in ops.yielded(block))
+
+
+def run_ops(operations: tuple[Op, ...], frame: Frame) -> Run:
+    """Run operations one after the other."""
+    values = frame.values
+    for op in operations:
+        meaning = EVALUATORS[type(op)]
+        if op.effect == PURE:
+            made = meaning(op, *(values[v] for v in op.operands))
+        else:
+            made = meaning(op, frame)
+            if type(made) is GeneratorType:
+                made = yield from made
+        results = op.results
+        if len(results) == 1 and type(made) is not tuple:
+            values[results[0]] = made
+        elif results:
+            values.update(zip(results, made, strict=True))
+
+
+def run_alone(run: Run) -> Any:
+    """Run a single thread to its end; a wait that nobody can satisfy is a deadlock."""
+    try:
+        blocked = next(run)
+    except StopIteration as done:
+        return done.value
+    raise ProtocolError(
+        "deadlock: nobody can complete the phase that is waited for",
+        (blocked.wait, "waits"),
+        (blocked.barrier, "the barrier"),
+        help="let an arrival or a copy complete the barrier, or check the parity",
+    )
+
+
+@evaluates(ops.Yield)
+def _yield(op: ops.Yield, *values: Any) -> None:
+    raise AssertionError("the owner of a region reads its Yield")
+
+
+@evaluates(ops.If)
+def _if(op: ops.If, frame: Frame) -> Run:
+    return (yield from run_region(op.then if frame[op.condition] else op.otherwise, (), frame))
+
+
+def _initial(op: ops.Loop, frame: Frame) -> tuple[Any, ...]:
+    return tuple(frame[v] for v in op.initial)
+
+
+@evaluates(ops.For)
+def _for(op: ops.For, frame: Frame) -> Run:
+    carried = _initial(op, frame)
+    for index in range(*frame.numbers((op.low, op.high, op.step))):
+        carried = yield from run_region(op.body, (np.int64(index), *carried), frame)
+    return carried
+
+
+@evaluates(ops.While)
+def _while(op: ops.While, frame: Frame) -> Run:
+    carried = _initial(op, frame)
+    while (yield from run_region(op.condition, carried, frame))[0]:
+        carried = yield from run_region(op.body, carried, frame)
+    return carried
+
+
+def _steps(op: ops.Pipeline, frame: Frame) -> Iterator[tuple[tuple[int, int], ...]]:
+    """Yield, for each step, (ordinal, index) of every axis; the last axis is fastest."""
+    ranges = [
+        range(*frame.numbers(bounds)) for bounds in zip(op.lows, op.highs, op.steps, strict=True)
+    ]
+    return itertools.product(*(list(enumerate(r)) for r in ranges))
+
+
+@evaluates(ops.Pipeline)
+def _pipeline(op: ops.Pipeline, frame: Frame) -> Run:
+    is_spread = [kind == SPREAD for kind in op.axes]
+    watches = any(is_spread) and frame.step is None
+    if watches:
+        for memory in frame.memories:
+            memory.shadow = Shadow.of(memory.data)
+    carried = _initial(op, frame)
+    spread: dict[tuple[int, ...], int] = {}
+    for at in _steps(op, frame):
+        if watches:
+            key = tuple(n for (n, _), s in zip(at, is_spread, strict=True) if s)
+            frame.step = spread.setdefault(key, len(spread))
+        indices = (np.int64(index) for _, index in at)
+        carried = yield from run_region(op.body, (*indices, *carried), frame)
+    if watches:
+        frame.step = None
+        for memory in frame.memories:
+            memory.shadow = None
+    return carried
+
+
+@evaluates(ops.Assert)
+def _assert(op: ops.Assert, frame: Frame) -> None:
+    if not frame[op.condition]:
+        raise FailedAssertion(op.message or "an assertion of the kernel fails", (op.span, ""))
+
+
+def _blocks(count: int, order: str | int) -> list[int]:
+    numbers = list(range(count))
+    if order == "descending":
+        numbers.reverse()
+    elif order != "ascending":
+        random.Random(order).shuffle(numbers)  # noqa: S311  (an order, not a secret)
+    return numbers
+
+
+@evaluates(ops.Launch)
+def _launch(op: ops.Launch, frame: Frame) -> Run:
+    (count,) = yield from run_region(op.grid, (), frame)
+    outer = frame.block
+    for number in _blocks(int(count), frame.order):
+        frame.block = BlockState()
+        run_alone(run_region(op.body, (np.int64(number),), frame))
+        frame.block.finish()
+    frame.block = outer
+
+
+@evaluates(ops.Phase)
+def _phase(op: ops.Phase, frame: Frame) -> Run:
+    return (yield from run_region(op.body, (), frame))
+
+
+@evaluates(ops.Counter)
+def _counter(op: ops.Counter, frame: Frame) -> list[int]:
+    del op, frame
+    return [0]
+
+
+@evaluates(ops.CounterRead)
+def _counter_read(op: ops.CounterRead, frame: Frame) -> Any:
+    return np.int64(frame[op.counter][0])
+
+
+@evaluates(ops.CounterAdd)
+def _counter_add(op: ops.CounterAdd, frame: Frame) -> None:
+    frame[op.counter][0] += frame.number(op.amount)

@@ -1,0 +1,277 @@
+"""What windows mean: loads, stores, allocations and asynchronous copies.
+
+Invariant: every access to memory goes through `read` and `write`, which check marks: unwritten
+elements, copies in flight, conflicts between the steps of a spread pipeline.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from astdsl.errors import BadWindow, ProtocolError, UnwrittenRead
+from astdsl.ir import ops
+from astdsl.ir.core import Op
+from astdsl.ir.evaluate.rounding import number
+from astdsl.ir.evaluate.state import (
+    FENCED,
+    STORED,
+    VISIBLE,
+    Frame,
+    Landing,
+    Memory,
+    Place,
+    Reading,
+    note_read,
+    note_write,
+)
+from astdsl.ir.evaluate.table import Array, evaluates
+from astdsl.ir.types import GMEM
+
+
+@evaluates(ops.Dim)
+def _dim(op: ops.Dim, ref: Memory) -> Any:
+    return np.int64(ref.data.shape[op.axis])
+
+
+def _axis(start: int, size: int, step: int, extent: int) -> tuple[slice, slice]:
+    """Return where a window's elements inside the array are: in memory, and in the window."""
+    if step < 0:
+        first = max(0, -((extent - 1 - start) // -step)) if start > extent - 1 else 0
+        last = min(size, start // -step + 1) if start >= 0 else 0
+    else:
+        first = max(0, -(start // step))
+        last = min(size, -((start - extent) // step))
+    if first >= last:
+        return slice(0, 0), slice(0, 0)
+    low, high = start + first * step, start + (last - 1) * step
+    stop = high + (1 if step > 0 else -1)
+    return slice(low, stop if stop >= 0 else None, step), slice(first, last)
+
+
+def window(op: ops.Window, memory: Memory, frame: Frame) -> tuple[Place, Place]:
+    """Return the window's elements that are inside: places in memory and in the whole window."""
+    starts = frame.numbers(op.starts)
+    pairs = [
+        _axis(start, size, step, extent)
+        for start, size, step, extent in zip(
+            starts, op.sizes, op.steps, memory.data.shape, strict=True
+        )
+    ]
+    return tuple(p[0] for p in pairs), tuple(p[1] for p in pairs)
+
+
+def _is_whole(op: ops.Window, inside: Place) -> bool:
+    return all(s.stop - s.start == n for s, n in zip(inside, op.sizes, strict=True))
+
+
+def _require_inside(op: ops.Window, memory: Memory, frame: Frame, inside: Place) -> None:
+    if op.ref.ref.space != GMEM and not _is_whole(op, inside):
+        raise BadWindow(
+            f"a window at {frame.numbers(op.starts)} of sizes {op.sizes} crosses the edge of "
+            f"on-chip memory {memory.data.shape}",
+            (op.span, "this window"),
+            (memory.span, "this memory"),
+            help="only windows of global memory may cross an edge",
+        )
+
+
+def read(op: Op, memory: Memory, place: Place, frame: Frame) -> Array:
+    """Return elements of memory, which must be written."""
+    if memory.written is not None and not memory.written[place].all():
+        raise _unwritten(op, memory, place)
+    if frame.step is not None and memory.shadow is not None:
+        note_read(memory, place, frame.step, op)
+    found: Array = memory.data[place]
+    return found
+
+
+def _unwritten(op: Op, memory: Memory, place: Place) -> Exception:
+    for landing in memory.landing:
+        mark = np.zeros(memory.data.shape, np.bool_)
+        mark[landing.place] = True
+        if mark[place].any():
+            return ProtocolError(
+                f"{memory.name} is read before the copy into it was waited for",
+                (op.span, "reads"),
+                (landing.span, "the copy"),
+                help="wait on the copy's barrier first",
+            )
+    return UnwrittenRead(
+        f"{memory.name} is read before it is written",
+        (op.span, "reads unwritten elements"),
+        (memory.span, "this memory"),
+        help="write it first, or give it an initial value",
+    )
+
+
+def write(op: Op, memory: Memory, place: Place, value: Array, frame: Frame) -> None:
+    """Set elements of memory; nothing asynchronous may still use them."""
+    _require_free(op, memory, place, frame)
+    if frame.step is not None and memory.shadow is not None:
+        note_write(memory, place, frame.step, op)
+    memory.data[place] = value
+    if memory.written is not None:
+        memory.written[place] = True
+
+
+def _require_free(op: Op, memory: Memory, place: Place, frame: Frame) -> None:
+    if memory.readers is None:
+        return
+    if memory.readers[place].any():
+        using = next(r for r in frame.block.readings() if r.touches(memory, place))
+        raise ProtocolError(
+            f"{memory.name} is overwritten while an asynchronous read of it is in flight",
+            (op.span, "writes"),
+            (using.span, "reads"),
+            help="wait for the reader first",
+        )
+    for landing in memory.landing:
+        mark = np.zeros(memory.data.shape, np.bool_)
+        mark[landing.place] = True
+        if mark[place].any():
+            raise ProtocolError(
+                f"{memory.name} is overwritten while a copy into it is in flight",
+                (op.span, "writes"),
+                (landing.span, "the copy"),
+                help="wait on the copy's barrier first",
+            )
+
+
+def load_window(op: ops.Window, fill: Any, frame: Frame) -> Array:
+    """Return the window as a tile, `fill` where it is outside."""
+    memory: Memory = frame[op.ref]
+    place, inside = window(op, memory, frame)
+    _require_inside(op, memory, frame, inside)
+    found = read(op, memory, place, frame)
+    shape = op.window_type.shape
+    if _is_whole(op, inside):
+        return np.array(found).reshape(shape)
+    whole = np.full(op.sizes, number(fill, op.ref.ref.dtype), memory.data.dtype)
+    whole[inside] = found
+    return whole.reshape(shape)
+
+
+def store_window(op: ops.Window, value: Array, frame: Frame) -> None:
+    """Write a tile to the window, elements outside dropped."""
+    memory: Memory = frame[op.ref]
+    place, inside = window(op, memory, frame)
+    _require_inside(op, memory, frame, inside)
+    write(op, memory, place, np.reshape(value, op.sizes)[inside], frame)
+    if memory.private is not None:
+        memory.private[place] = STORED
+
+
+@evaluates(ops.Load)
+def _load(op: ops.Load, frame: Frame) -> Array:
+    return load_window(op, op.fill, frame)
+
+
+@evaluates(ops.Store)
+def _store(op: ops.Store, frame: Frame) -> None:
+    store_window(op, frame[op.value], frame)
+
+
+@evaluates(ops.AllocSmem)
+def _alloc_smem(op: ops.AllocSmem, frame: Frame) -> Memory:
+    memory = Memory(
+        data=np.zeros(op.shape, op.dtype.numpy),
+        name=op.label or op.result.hint or "shared memory",
+        span=op.span,
+        written=np.zeros(op.shape, np.bool_),
+        readers=np.zeros(op.shape, np.uint16),
+        private=np.zeros(op.shape, np.uint8),
+    )
+    frame.block.memories.append(memory)
+    return memory
+
+
+def slot_place(memory: Memory, slot: tuple[int, ...]) -> Place:
+    """Return the place of a slot: whole, in the axes that `slot` does not index."""
+    rest = memory.data.shape[len(slot) :]
+    for index, extent in zip(slot, memory.data.shape, strict=False):
+        assert 0 <= index < extent, f"slot {slot} of {memory.name} {memory.data.shape}"
+    return (*(slice(i, i + 1) for i in slot), *(slice(0, n) for n in rest))
+
+
+def require_visible(op: Op, memory: Memory, place: Place) -> None:
+    """Refuse an asynchronous read of stores that are not fenced, or not joined by a barrier."""
+    assert memory.private is not None, "shared memory has marks"
+    marks = memory.private[place]
+    if not marks.any():
+        return
+    missing = "proxy fence" if (marks == STORED).any() else "block barrier"
+    raise ProtocolError(
+        f"{memory.name} is read asynchronously without a {missing} after the store to it",
+        (op.span, "reads"),
+        (memory.span, "this memory"),
+        help="after the store: a proxy fence, then a barrier of the block",
+    )
+
+
+def fence(frame: Frame) -> None:
+    """Make the threads' own stores to shared memory visible to asynchronous readers."""
+    _mark(frame, STORED, FENCED)
+
+
+def join(frame: Frame) -> None:
+    """Make fenced stores of every thread visible to whoever issues asynchronous reads."""
+    _mark(frame, FENCED, VISIBLE)
+
+
+def _mark(frame: Frame, old: int, new: int) -> None:
+    for memory in frame.block.memories:
+        if memory.private is not None:
+            memory.private[memory.private == old] = new
+
+
+def _is_predicated_off(op: ops.Copy, frame: Frame) -> bool:
+    return any(not frame[p] for p in op.predicate)
+
+
+@evaluates(ops.CopyIn)
+def _copy_in(op: ops.CopyIn, frame: Frame) -> None:
+    barrier = frame[op.barrier][frame.number(op.index)]
+    if not _is_predicated_off(op, frame):
+        memory: Memory = frame[op.buffer]
+        place = slot_place(memory, frame.numbers(op.slot))
+        tile = load_window(op, 0, frame)
+        shape = memory.data[place].shape
+        write(op, memory, place, np.reshape(tile, shape), frame)
+        assert memory.written is not None, "shared memory has marks"
+        assert memory.private is not None, "shared memory has marks"
+        memory.written[place] = False
+        memory.private[place] = VISIBLE
+        landing = Landing(memory, place, op.span, barrier.phase)
+        memory.landing.append(landing)
+        barrier.landings.append(landing)
+    barrier.arrive(op.span)
+
+
+@evaluates(ops.CopyOut)
+def _copy_out(op: ops.CopyOut, frame: Frame) -> None:
+    if _is_predicated_off(op, frame):
+        return
+    memory: Memory = frame[op.buffer]
+    place = slot_place(memory, frame.numbers(op.slot))
+    tile = np.array(read(op, memory, place, frame))
+    require_visible(op, memory, place)
+    reading = Reading(op.span, [(memory, place)])
+    reading.begin()
+    frame.block.copies.append(reading)
+    store_window(op, tile.reshape(op.window_type.shape), frame)
+
+
+@evaluates(ops.CommitGroup)
+def _commit_group(op: ops.CommitGroup, frame: Frame) -> None:
+    del op
+    frame.block.groups.append(frame.block.copies)
+    frame.block.copies = []
+
+
+@evaluates(ops.WaitGroup)
+def _wait_group(op: ops.WaitGroup, frame: Frame) -> None:
+    while len(frame.block.groups) > op.pending:
+        for reading in frame.block.groups.popleft():
+            reading.end()

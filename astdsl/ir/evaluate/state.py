@@ -1,0 +1,246 @@
+"""What an evaluation holds: memories with what was written, barriers, work in flight.
+
+Invariant: an element counts as written only when its writer is known to be done: a copy in, when
+its barrier was waited for. Copies and products take effect when they are issued, so what a
+missing wait would show is found by these marks, not by wrong numbers.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Generator
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from astdsl.errors import ParallelConflict, ProtocolError
+from astdsl.ir.core import Op, Value
+from astdsl.ir.evaluate.table import Array
+from astdsl.source import NOWHERE, Span
+
+Place: TypeAlias = tuple[slice, ...]
+# Marks of `Shadow.reader`, beside the number of the step.
+NOBODY, MANY = -1, -2
+# Marks of `Memory.private`: a store that asynchronous readers do not see yet.
+VISIBLE, STORED, FENCED = 0, 1, 2
+
+
+@dataclass(slots=True)
+class Shadow:
+    """Who touched each element in a pipeline whose steps may run anywhere."""
+
+    writer: Array
+    reader: Array
+
+    @classmethod
+    def of(cls, data: Array) -> Shadow:
+        """Return a shadow of untouched elements."""
+        return cls(np.full(data.shape, NOBODY), np.full(data.shape, NOBODY))
+
+
+@dataclass(slots=True)
+class Memory:
+    """A ref's elements. `written` is None where every element is."""
+
+    data: Array
+    name: str
+    span: Span
+    written: Array | None = None
+    shadow: Shadow | None = None
+    # Of shared memory: how many asynchronous readers each element has, and stores not fenced.
+    readers: Array | None = None
+    private: Array | None = None
+    landing: list[Landing] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Landing:
+    """A copy in, issued and not known to be complete; `phase` is the one that it arrives in."""
+
+    memory: Memory
+    place: Place
+    span: Span
+    phase: int
+
+
+@dataclass(slots=True)
+class Barrier:
+    """One mbarrier: completed phases, arrivals left, and whether the last phase was waited for."""
+
+    arrivals: int
+    pending: int
+    span: Span
+    phase: int = 0
+    is_awaited: bool = True
+    landings: list[Landing] = field(default_factory=list)
+
+    def arrive(self, span: Span) -> None:
+        """Count one arrival; the last one completes the phase (PTX ISA 9.7.13.15)."""
+        if not self.is_awaited:
+            raise ProtocolError(
+                "an arrival overruns the barrier: nobody waited for the phase before it",
+                (span, "arrives"),
+                (self.span, "the barrier"),
+                help="wait for each phase before its barrier is used for the next",
+            )
+        self.pending -= 1
+        if self.pending == 0:
+            self.pending = self.arrivals
+            self.phase += 1
+            self.is_awaited = False
+
+    def is_complete(self, parity: int) -> bool:
+        """Return whether the phase of that parity is complete."""
+        return (self.phase & 1) != parity
+
+    def acknowledge(self) -> None:
+        """Let the block see what arrived in the phases that are complete."""
+        self.is_awaited = True
+        done = [x for x in self.landings if x.phase < self.phase]
+        self.landings = [x for x in self.landings if x.phase >= self.phase]
+        for landing in done:
+            assert landing.memory.written is not None, "shared memory has marks"
+            landing.memory.written[landing.place] = True
+            landing.memory.landing.remove(landing)
+
+
+@dataclass(slots=True, eq=False)
+class Accumulator:
+    """An accumulator, and the products in flight that write it."""
+
+    data: Array
+    span: Span
+    is_written: bool = False
+    in_flight: list[Span] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Reading:
+    """Asynchronous reads of shared memory by one copy out or product."""
+
+    span: Span
+    sources: list[tuple[Memory, Place]]
+    accumulator: Accumulator | None = None
+
+    def begin(self) -> None:
+        """Mark the elements as being read."""
+        for memory, place in self.sources:
+            assert memory.readers is not None, "shared memory has marks"
+            memory.readers[place] += 1
+
+    def end(self) -> None:
+        """Take the marks back."""
+        for memory, place in self.sources:
+            assert memory.readers is not None, "shared memory has marks"
+            memory.readers[place] -= 1
+        if self.accumulator is not None:
+            self.accumulator.in_flight.remove(self.span)
+
+    def touches(self, memory: Memory, place: Place) -> bool:
+        """Return whether an element of the place is among those read."""
+        mark = np.zeros(memory.data.shape, np.bool_)
+        for source, where in self.sources:
+            if source is memory:
+                mark[where] = True
+        return bool(mark[place].any())
+
+
+@dataclass(slots=True)
+class BlockState:
+    """What one thread block owns: shared memory, barriers, and its work in flight."""
+
+    memories: list[Memory] = field(default_factory=list)
+    barriers: list[Barrier] = field(default_factory=list)
+    copies: list[Reading] = field(default_factory=list)
+    groups: deque[list[Reading]] = field(default_factory=deque)
+    products: deque[Reading] = field(default_factory=deque)
+
+    def readings(self) -> list[Reading]:
+        """Return every asynchronous read that is not known to be complete."""
+        return [*self.copies, *(r for group in self.groups for r in group), *self.products]
+
+    def finish(self) -> None:
+        """Complain about work that is in flight when the block ends."""
+        for reading in self.readings():
+            raise ProtocolError(
+                "the block ends while this still reads its shared memory",
+                (reading.span, "not waited for"),
+                help="wait for it before the end",
+            )
+        for memory in self.memories:
+            for landing in memory.landing:
+                raise ProtocolError(
+                    "the block ends while this copy may still write its shared memory",
+                    (landing.span, "its barrier is not waited for"),
+                    (memory.span, "written here"),
+                    help="wait on the copy's barrier before the end",
+                )
+
+
+@dataclass(frozen=True, slots=True)
+class Blocked:
+    """What a waiting thread yields: where it waits, and for what."""
+
+    wait: Span
+    barrier: Span
+
+
+Run: TypeAlias = Generator[Blocked, None, Any]
+
+
+@dataclass(slots=True)
+class Frame:
+    """One evaluation: the values so far, the block that runs, the step of a spread pipeline.
+
+    `order` is how a launch runs its blocks: ascending, descending, or the seed of a shuffle.
+    """
+
+    values: dict[Value, Any]
+    order: str | int = "ascending"
+    block: BlockState = field(default_factory=BlockState)
+    step: int | None = None
+    memories: list[Memory] = field(default_factory=list)
+
+    def __getitem__(self, value: Value) -> Any:
+        return self.values[value]
+
+    def number(self, value: Value) -> int:
+        """Return an index scalar as a Python number."""
+        return int(self.values[value])
+
+    def numbers(self, values: tuple[Value, ...]) -> tuple[int, ...]:
+        """Return index scalars as Python numbers."""
+        return tuple(int(self.values[v]) for v in values)
+
+
+def note_read(memory: Memory, place: Place, step: int, op: Op) -> None:
+    """Record that a step of a spread pipeline reads; refuse what another step wrote."""
+    shadow = memory.shadow
+    assert shadow is not None, "a spread pipeline shadows every global memory"
+    writer = shadow.writer[place]
+    if ((writer != NOBODY) & (writer != step)).any():
+        raise _conflict(memory, op, "reads what another step writes")
+    reader = shadow.reader[place]
+    shadow.reader[place] = np.where((reader == NOBODY) | (reader == step), step, MANY)
+
+
+def note_write(memory: Memory, place: Place, step: int, op: Op) -> None:
+    """Record that a step of a spread pipeline writes; refuse what another step touched."""
+    shadow = memory.shadow
+    assert shadow is not None, "a spread pipeline shadows every global memory"
+    writer, reader = shadow.writer[place], shadow.reader[place]
+    if ((writer != NOBODY) & (writer != step)).any():
+        raise _conflict(memory, op, "writes what another step writes")
+    if ((reader != NOBODY) & (reader != step)).any():
+        raise _conflict(memory, op, "writes what another step reads")
+    shadow.writer[place] = step
+
+
+def _conflict(memory: Memory, op: Op, what: str) -> ParallelConflict:
+    return ParallelConflict(
+        f"a step {what} in {memory.name}",
+        (op.span, what),
+        *(() if memory.span == NOWHERE else ((memory.span, "this memory"),)),
+        help="run that axis in order with `pipeline`, or give each step its own window",
+    )

@@ -1,0 +1,122 @@
+"""What matrix products mean.
+
+Invariant: products of floats are exact and summed in the result's dtype, in BLAS's order; products
+started asynchronously take effect at once, and hold their sources and accumulator until waited for.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from astdsl.errors import ProtocolError, UnwrittenRead
+from astdsl.ir import ops
+from astdsl.ir.core import Op
+from astdsl.ir.dtypes import DType, f32
+from astdsl.ir.evaluate.memory import read, require_visible, slot_place
+from astdsl.ir.evaluate.rounding import round_to_tf32
+from astdsl.ir.evaluate.state import Accumulator, Frame, Memory, Place, Reading
+from astdsl.ir.evaluate.table import Array, evaluates
+from astdsl.ir.types import AccumulatorType
+
+
+def matrix_product(a: Array, b: Array, source: DType, target: DType, precision: str = "") -> Array:
+    """Return `a @ b` in `target`: exact products, summed there (integers wrap)."""
+    if target.is_float:
+        return _float_product(a, b, source, target, precision)
+    if source.bits <= 16:  # exact in float64 for any K under 2**21
+        exact = a.astype(np.float64) @ b.astype(np.float64)
+        return np.asarray(exact.astype(np.int64).astype(target.numpy))
+    return np.asarray(a.astype(target.numpy) @ b.astype(target.numpy))
+
+
+def _float_product(a: Array, b: Array, source: DType, target: DType, precision: str) -> Array:
+    if source is f32 and precision == "tf32":
+        a, b = round_to_tf32(a), round_to_tf32(b)
+    # Products of narrower floats are exact in float32; those of float32 need float64.
+    is_exact = source.bits < f32.bits or precision == "tf32"
+    kind = np.float32 if is_exact and target is f32 else np.float64
+    return np.asarray((a.astype(kind) @ b.astype(kind)).astype(target.numpy))
+
+
+@evaluates(ops.Dot)
+def _dot(op: ops.Dot, a: Array, b: Array) -> Array:
+    return matrix_product(a, b, op.a.tile.dtype, op.dtype, op.precision)
+
+
+@evaluates(ops.AllocAccumulator)
+def _alloc_accumulator(op: ops.AllocAccumulator, frame: Frame) -> Accumulator:
+    del frame
+    return Accumulator(np.zeros(op.shape, op.dtype.numpy), op.span)
+
+
+def _require_idle(op: Op, accumulator: Accumulator) -> None:
+    if accumulator.in_flight:
+        raise ProtocolError(
+            "an accumulator is used while a product into it is in flight",
+            (op.span, "uses it"),
+            (accumulator.in_flight[-1], "the product"),
+            help="wait for the product first",
+        )
+
+
+def _require_written(op: Op, accumulator: Accumulator) -> None:
+    if not accumulator.is_written:
+        raise UnwrittenRead(
+            "an accumulator is read before it is written",
+            (op.span, "reads"),
+            (accumulator.span, "the accumulator"),
+            help="write it first, or start with a product that does not accumulate",
+        )
+
+
+@evaluates(ops.AccumulatorWrite)
+def _accumulator_write(op: ops.AccumulatorWrite, frame: Frame) -> None:
+    accumulator: Accumulator = frame[op.accumulator]
+    _require_idle(op, accumulator)
+    accumulator.data, accumulator.is_written = np.array(frame[op.value]), True
+
+
+@evaluates(ops.AccumulatorRead)
+def _accumulator_read(op: ops.AccumulatorRead, frame: Frame) -> Array:
+    accumulator: Accumulator = frame[op.accumulator]
+    _require_idle(op, accumulator)
+    _require_written(op, accumulator)
+    return accumulator.data
+
+
+@evaluates(ops.MatrixMultiply)
+def _matrix_multiply(op: ops.MatrixMultiply, frame: Frame) -> None:
+    accumulator: Accumulator = frame[op.accumulator]
+    sides = [(op.a, op.a_slot, op.a_transposed), (op.b, op.b_slot, op.b_transposed)]
+    tiles: list[Array] = []
+    sources: list[tuple[Memory, Place]] = []
+    for ref, slot, is_transposed in sides:
+        memory: Memory = frame[ref]
+        place = slot_place(memory, frame.numbers(slot))
+        tile = read(op, memory, place, frame)
+        require_visible(op, memory, place)
+        tile = tile.reshape(tile.shape[len(slot) :])
+        tiles.append(tile.T if is_transposed else tile)
+        sources.append((memory, place))
+    target = _dtype_of(op)
+    product = matrix_product(tiles[0], tiles[1], op.a.ref.dtype, target)
+    if frame[op.accumulate]:
+        _require_written(op, accumulator)
+        product = accumulator.data + product
+    accumulator.data, accumulator.is_written = product, True
+    accumulator.in_flight.append(op.span)
+    reading = Reading(op.span, sources, accumulator)
+    reading.begin()
+    frame.block.products.append(reading)
+
+
+def _dtype_of(op: ops.MatrixMultiply) -> DType:
+    kind = op.accumulator.type
+    assert isinstance(kind, AccumulatorType), f"expected an accumulator, got {kind}"
+    return kind.dtype
+
+
+@evaluates(ops.ProductWait)
+def _product_wait(op: ops.ProductWait, frame: Frame) -> None:
+    while len(frame.block.products) > op.pending:
+        frame.block.products.popleft().end()

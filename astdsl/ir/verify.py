@@ -1,0 +1,69 @@
+"""Whether a module is well formed; run between passes.
+
+Invariant: every value is made once, and used only below its making, in its block or a region
+inside; every region ends in a `Yield` and has no other.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from astdsl.ir.core import Block, Module, Op, Value
+from astdsl.ir.ops import Yield
+from astdsl.ir.printer import print_op
+
+
+def verify(module: Module) -> None:
+    """Raise an AssertionError that names the operation which is malformed, and how."""
+    check = _Verifier()
+    params = tuple(p.value for p in module.params)
+    check.define(params, "a parameter")
+    assert module.body.args in ((), params), "the body's arguments are the parameters"
+    for op in module.body.ops:
+        check.op(op)
+        assert not isinstance(op, Yield), _complaint(op, "Yield outside of a region")
+
+
+@dataclass(slots=True)
+class _Verifier:
+    visible: set[Value] = field(default_factory=set)
+    made: set[Value] = field(default_factory=set)
+
+    def define(self, values: tuple[Value, ...], what: str) -> None:
+        fresh = set(values)
+        if len(fresh) != len(values) or not self.made.isdisjoint(fresh):
+            raise AssertionError(f"{what} is a value that is made twice: {values}")
+        self.made |= fresh
+        self.visible |= fresh
+
+    def op(self, op: Op) -> None:
+        """Check one operation and its regions, then make its results visible."""
+        for value in op.operands:
+            if value not in self.visible:
+                seen = "is used outside its block" if value in self.made else "is never made"
+                raise AssertionError(_complaint(op, f"operand {value} {seen}"))
+        for region in op.regions:
+            self._region(op, region)
+        try:
+            op.verify()
+        except AssertionError as error:
+            raise AssertionError(_complaint(op, str(error))) from error
+        if len(op.results) != len(op.result_types()):
+            raise AssertionError(_complaint(op, "results and their types differ in number"))
+        self.define(op.results, type(op).__name__)
+
+    def _region(self, owner: Op, region: Block) -> None:
+        outer = set(self.visible)
+        self.define(region.args, f"an argument in {type(owner).__name__}")
+        for index, op in enumerate(region.ops):
+            self.op(op)
+            is_last = index == len(region.ops) - 1
+            if isinstance(op, Yield) is not is_last:
+                raise AssertionError(_complaint(owner, "a region ends in its only Yield"))
+        if not region.ops:
+            raise AssertionError(_complaint(owner, "a region is empty"))
+        self.visible = outer
+
+
+def _complaint(op: Op, why: str) -> str:
+    return f"{why}\n  in {print_op(op).splitlines()[0]}\n  at {op.span}"
