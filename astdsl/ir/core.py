@@ -55,6 +55,7 @@ class _NodeMeta(type):
     """Makes slots and the table of fields from annotations, cheaper than a dataclass does."""
 
     fields: dict[str, str]
+    many: frozenset[str]  # the operands and regions that are tuples
     defaults: dict[str, Any]
 
     def __new__(mcs, name: str, bases: tuple[type, ...], space: dict[str, Any]) -> _NodeMeta:
@@ -65,6 +66,8 @@ class _NodeMeta(type):
         inherited = [b for b in bases if isinstance(b, _NodeMeta)]
         cls.fields = {k: v for b in inherited for k, v in b.fields.items()}
         cls.fields |= {k: _ROLES.get(v, ATTRIBUTE) for k, v in own.items()}
+        tuples = {k for k, v in own.items() if v in _ROLES and v.startswith("tuple")}
+        cls.many = frozenset(tuples).union(*(b.many for b in inherited))
         cls.defaults = {k: v for b in inherited for k, v in b.defaults.items()} | defaults
         return cls
 
