@@ -82,8 +82,8 @@ class Module:
         if not _KERNEL_NAME.fullmatch(name):
             raise AssertionError(f"{name!r} is not a PTX identifier")
         self._annotate(name, parameters, bounds)
-        # Dots keep values (ours) apart from parameters (a user's names); quotes allow UTF-8.
-        values = {each.name: LV(each.type, f"%{quoted(each.name)}") for each in parameters}
+        # The dollar keeps parameters (a user's names) apart from values; quotes allow UTF-8.
+        values = {each.name: LV(each.type, f"%{quoted('$' + each.name)}") for each in parameters}
         signature = ", ".join(
             f"{each.type}{each.attributes} {values[each.name].name}" for each in parameters
         )

@@ -1,0 +1,36 @@
+"""Loads and stores of one element that happen only where a predicate holds.
+
+Source: PTX ISA 9.7.9.8 (ld) and 9.7.9.11 (st). The result of a load is tied to the value that it
+has where nothing is loaded.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+
+from astdsl.lowering.nvptx.asm.row import AsmRow, Effect
+from astdsl.lowering.nvptx.values import GLOBAL, bits_of
+
+
+@cache
+def guarded_load(type: str, bits: int = 0) -> AsmRow:
+    """Make the row that loads `bits` (default: all of `type`) from global memory where `$ok`."""
+    return AsmRow(
+        name="ld.global",
+        text=f"@$ok ld.global.b{bits or bits_of(type)} $value, [$address];",
+        effect=Effect.ACTS,
+        outputs={"value": type},
+        tied=1,
+        inputs={"address": GLOBAL, "ok": "i1"},
+    )
+
+
+@cache
+def guarded_store(type: str, bits: int = 0) -> AsmRow:
+    """Make the row that stores `bits` (default: all of `type`) to global memory where `$ok`."""
+    return AsmRow(
+        name="st.global",
+        text=f"@$ok st.global.b{bits or bits_of(type)} [$address], $value;",
+        effect=Effect.ACTS,
+        inputs={"address": GLOBAL, "value": type, "ok": "i1"},
+    )

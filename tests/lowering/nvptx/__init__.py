@@ -1,0 +1,1 @@
+"""Tests of the NVPTX text builder, its rows, libdevice and the assemblers."""

@@ -1,0 +1,176 @@
+"""Inline-PTX rows: what each effect lets the optimiser do, and that every row assembles."""
+
+import subprocess
+import sys
+
+import pytest
+
+from astdsl.lowering.nvptx import assemble
+from astdsl.lowering.nvptx.asm import arith, barriers, control, copies, tcgen05, warp, wgmma
+from astdsl.lowering.nvptx.asm.row import AsmRow, Effect
+from astdsl.lowering.nvptx.values import constant, i1, i32, i64
+from astdsl.lowering.target import SM_90A, SM_100A, TARGETS, Target
+from tests.lowering.nvptx.kernels import begin, element, loop, ptx_of
+from tests.lowering.nvptx.samples import made_rows, rows_for, unused_makers
+
+
+def lower_in_child(what: str, target: Target) -> str:
+    command = [sys.executable, "-m", "tests.lowering.nvptx.samples", what, target.name]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize("target", TARGETS.values(), ids=lambda target: target.name)
+def test_every_row_assembles_on_the_targets_that_have_it(target: Target) -> None:
+    ptx = lower_in_child("rows", target)
+    assert ptx.count(".entry row_") == len(rows_for(target))
+    assert assemble.assemble(ptx, target).image
+
+
+def test_each_target_has_rows_that_the_other_lacks() -> None:
+    only_90 = {row.name for row in rows_for(SM_90A)} - {row.name for row in rows_for(SM_100A)}
+    only_100 = {row.name for row in rows_for(SM_100A)} - {row.name for row in rows_for(SM_90A)}
+    assert {name.split(".")[0] for name in only_90} == {"wgmma"}
+    assert {name.split(".")[0] for name in only_100} == {"tcgen05"}
+
+
+def test_every_function_that_makes_rows_is_sampled() -> None:
+    wgmma.wait.cache_clear()
+    assert unused_makers() >= {wgmma.wait.__module__ + ".wait"}
+    assert list(made_rows())
+    assert unused_makers() == set()
+
+
+def test_an_unused_pure_row_disappears_and_an_equal_one_is_shared() -> None:
+    module, builder = begin()
+    value = builder.load("float", element(builder, "x"), 4)
+    builder.asm(arith.LG2_APPROX, value)
+    (first,), (second,) = (builder.asm(arith.EX2_APPROX, value) for _ in range(2))
+    total = builder.binary("fadd", first, second)
+    builder.store(total, element(builder, "y"), 4)
+    builder.ret()
+    ptx = ptx_of(module)
+    assert "lg2.approx" not in ptx
+    assert ptx.count("ex2.approx") == 1
+
+
+def test_an_unused_acting_row_stays_and_an_equal_one_is_repeated() -> None:
+    module, builder = begin()
+    for _ in range(2):
+        builder.asm(barriers.ELECT, i32(-1))
+    builder.ret()
+    assert ptx_of(module).count("elect.sync") == 2
+
+
+def test_a_converging_row_is_not_moved_into_a_branch() -> None:
+    module, builder = begin()
+    value = builder.load("i32", element(builder, "x", "i32"), 4)
+    (other,) = builder.asm(warp.shuffle("bfly"), value, i32(1), i32(31), i32(-1))
+    with builder.guarded(builder.icmp("eq", value, i32(0))):
+        builder.store(other, element(builder, "y", "i32"), 4)
+    builder.ret()
+    ptx = ptx_of(module)
+    assert ptx.index("shfl.sync") < ptx.index("bra")
+
+
+def test_an_acting_row_keeps_loads_and_stores_on_their_side() -> None:
+    module, builder = begin()
+    builder.store(i32(1), builder.shared(0), 4)
+    builder.asm(barriers.bar_sync(0, 128))
+    builder.store(builder.load("i32", builder.shared(0), 4), element(builder, "y", "i32"), 4)
+    builder.ret()
+    ptx = ptx_of(module)
+    assert ptx.index("st.shared") < ptx.index("bar.sync") < ptx.index("ld.shared")
+
+
+def test_text_and_operands_of_a_row_must_agree() -> None:
+    with pytest.raises(AssertionError, match="text and operands disagree"):
+        AsmRow(name="bad", text="mov.b32 $a, $b;", effect=Effect.PURE, outputs={"a": "i32"})
+
+
+def test_a_row_cannot_tie_more_inputs_than_it_has_outputs() -> None:
+    with pytest.raises(AssertionError, match="more tied inputs"):
+        AsmRow(name="bad", text="nop;", effect=Effect.ACTS, tied=1)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: copies.tma_load(6),
+        lambda: copies.cp_async(12),
+        lambda: wgmma.mma(12, "f16"),
+        lambda: wgmma.mma(64, "f32"),
+        lambda: wgmma.mma(64, "f16", a_in_registers=True, transpose_a=True),
+        lambda: tcgen05.load(3),
+        lambda: warp.shuffle("left"),
+        lambda: warp.redux("mul.s32"),
+        lambda: warp.vote("most"),
+        lambda: warp.load_matrix(3),
+        lambda: control.set_max_registers(100, increase=True),
+    ],
+)
+def test_parameters_that_no_instruction_has_are_refused(make: object) -> None:
+    assert callable(make)
+    with pytest.raises(AssertionError):
+        make()
+
+
+def test_accumulators_stay_in_their_registers_with_one_product_in_flight() -> None:
+    module, builder = begin()
+    columns = 256
+    zeros = [constant("float", 0)] * (columns // 2)
+    count = builder.load("i32", element(builder, "x", "i32"), 4)
+    before, header = builder.current, builder.block("loop")
+    after = builder.block("after")
+    builder.br(header)
+    builder.position(header)
+    phis = [builder.phi("float", "acc") for _ in zeros]
+    step = builder.phi("i32", "step")
+    product = wgmma.mma(columns, "f16")
+    builder.asm(wgmma.FENCE)
+    results = builder.asm(product, *(phi.value for phi in phis), i64(1), i64(2), i1(True))
+    builder.asm(wgmma.COMMIT)
+    builder.asm(wgmma.wait(1))
+    following = builder.add(step.value, i32(1))
+    back = builder.block("back")
+    builder.cond_br(builder.icmp("slt", following, count), back, after)
+    builder.position(back)
+    builder.back_br(header)
+    for phi, zero, result in zip(phis, zeros, results, strict=True):
+        phi.add(zero, before)
+        phi.add(result, back)
+    step.add(i32(0), before)
+    step.add(following, back)
+    builder.position(after)
+    done = builder.asm(wgmma.wait(0, columns // 2), *results)
+    for place, result in enumerate(done):
+        builder.store(result, builder.gep("float", element(builder, "y"), i64(128 * place)), 4)
+    builder.ret()
+    cubin = assemble.assemble(ptx_of(module), SM_90A)
+    assert (cubin.messages, cubin.spill_bytes) == ((), 0)
+    assert cubin.registers <= 168
+
+
+def test_a_wait_that_ties_nothing_is_noticed_by_the_assembler() -> None:
+    module, builder = begin()
+    builder.asm(wgmma.FENCE)
+    results = builder.asm(
+        wgmma.mma(8, "f16"), *[constant("float", 0)] * 4, i64(1), i64(2), i1(False)
+    )
+    builder.asm(wgmma.COMMIT)
+    builder.store(builder.binary("fadd", results[0], results[1]), element(builder, "y"), 4)
+    builder.ret()
+    messages = assemble.assemble(ptx_of(module), SM_90A).messages
+    assert any("C7517" in message for message in messages)
+
+
+def test_a_loop_around_a_wait_has_one_copy_of_its_label() -> None:
+    module, builder = begin()
+    bar = builder.shared_address(builder.shared(0))
+    for _ in range(2):
+        loop(builder, 3, lambda step: builder.asm(barriers.MBARRIER_WAIT, bar, step))
+    builder.ret()
+    ptx = ptx_of(module)
+    assert ptx.count("waiting:") == 2
+    assert assemble.assemble(ptx, SM_90A).messages == ()
