@@ -14,6 +14,7 @@ from astdsl.lowering.nvptx.debug import LineTable
 from astdsl.lowering.nvptx.globals import Globals
 from astdsl.lowering.nvptx.intrinsics import check_operands, signature
 from astdsl.lowering.nvptx.values import (
+    GENERIC,
     LV,
     SHARED,
     Label,
@@ -211,6 +212,19 @@ class Builder:
             return SHARED_ARRAY
         return LV(SHARED, f"getelementptr (i8, {SHARED_ARRAY.typed}, i32 {offset_bytes})")
 
+    def variable(self, initial: LV) -> LV:
+        """Make a place for a value that changes; LLVM turns it into registers.
+
+        It stands in the entry block, the only one where LLVM does so.
+        """
+        place = self._fresh(GENERIC, "variable")
+        entry = self._blocks["entry"].lines
+        entry[:0] = [
+            f"  {place.name} = alloca {initial.type}",
+            f"  store {initial.typed}, {place.typed}",
+        ]
+        return place
+
     def gep(self, element: str, pointer: LV, index: LV) -> LV:
         """Move a pointer by `index` elements of type `element`."""
         return self._value(pointer.type, f"getelementptr {element}, {pointer.typed}, {index.typed}")
@@ -303,9 +317,12 @@ class Builder:
             for number, type in enumerate(types)
         )
 
-    def intrinsic(self, name: str, *operands: LV, flags: str = "") -> LV:
-        """Call an intrinsic of the table; its overload follows from the first operand."""
-        found = signature(name, operands[0].type if operands else None)
+    def intrinsic(self, name: str, *operands: LV, result: str | None = None, flags: str = "") -> LV:
+        """Call an intrinsic of the table; its overload follows from the first operand.
+
+        Conversions (``llvm.fptosi.sat``) are told their `result` type as well.
+        """
+        found = signature(name, operands[0].type if operands else None, result)
         check_operands(found, [operand.type for operand in operands])
         self.globals.declare(found.name, found.declaration)
         return self._call(found.name, found.result, operands, flags)

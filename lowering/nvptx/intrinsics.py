@@ -18,6 +18,7 @@ class Intrinsic(NamedTuple):
 
     In `operands` and `result`, ``T`` stands for the overloaded type; `types` lists what it may be.
     A family without `types` is one function.  `immediates` are the operands that must be constants.
+    A family with `results` is overloaded by its result as well.
     """
 
     name: str
@@ -25,6 +26,7 @@ class Intrinsic(NamedTuple):
     operands: tuple[str, ...]
     types: tuple[str, ...] = ()
     immediates: tuple[int, ...] = ()
+    results: tuple[str, ...] = ()
 
 
 class Signature(NamedTuple):
@@ -84,6 +86,13 @@ _INTEGER_FAMILIES = (
     Intrinsic("llvm.fshr", "T", _TERNARY, ("i32",)),
 )
 
+# Towards zero, the nearest bound if out of range, 0 for NaN.  The PTX instruction alone gives
+# another number for NaN where either side has 64 bits (PTX ISA 9.7.9.21).
+_CONVERSIONS = tuple(
+    Intrinsic(f"llvm.{name}.sat", "R", _UNARY, _FLOATS, results=_INTEGERS)
+    for name in ("fptosi", "fptoui")
+)
+
 _SPECIAL_REGISTERS = (
     *(
         Intrinsic(f"llvm.nvvm.read.ptx.sreg.{register}.{axis}", "i32", ())
@@ -109,14 +118,15 @@ _NVVM = (
 
 INTRINSICS: dict[str, Intrinsic] = {
     family.name: family
-    for family in _FLOAT_FAMILIES + _INTEGER_FAMILIES + _SPECIAL_REGISTERS + _NVVM
+    for group in (_FLOAT_FAMILIES, _INTEGER_FAMILIES, _CONVERSIONS, _SPECIAL_REGISTERS, _NVVM)
+    for family in group
 }
 
 _SUFFIXES = {"half": "f16", "bfloat": "bf16", "float": "f32", "double": "f64"}
 
 
-def signature(name: str, type: str | None = None) -> Signature:
-    """Give the concrete intrinsic `name` for the overloaded `type`.
+def signature(name: str, type: str | None = None, result: str | None = None) -> Signature:
+    """Give the concrete intrinsic `name` for the overloaded `type`, and `result` where that varies.
 
     Raises AssertionError for what is not known to lower.
     """
@@ -128,15 +138,21 @@ def signature(name: str, type: str | None = None) -> Signature:
     if type not in family.types:
         raise AssertionError(f"intrinsic {name} is not known to lower for {type}")
     operands = tuple(type if operand == "T" else operand for operand in family.operands)
-    return Signature(f"{name}.{_mangled(type)}", type, operands, family.immediates)
+    if not family.results:
+        return Signature(f"{name}.{_mangled(type)}", type, operands, family.immediates)
+    if result not in family.results:
+        raise AssertionError(f"intrinsic {name} is not known to lower from {type} to {result}")
+    mangled = f"{name}.{_mangled(result)}.{_mangled(type)}"
+    return Signature(mangled, result, operands, family.immediates)
 
 
 def every_signature() -> list[Signature]:
     """List all concrete intrinsics of the table."""
     return [
-        signature(family.name, type)
+        signature(family.name, type, result)
         for family in INTRINSICS.values()
         for type in family.types or (None,)
+        for result in family.results or (None,)
     ]
 
 

@@ -104,13 +104,11 @@ def store(columns: int) -> AsmRow:
 @cache
 def wait_load(registers: int) -> AsmRow:
     """Make the row that waits for this thread's loads and ties the registers they fill."""
-    outputs = {f"r{number}": "i32" for number in range(registers)}
-    comment = f" // {' '.join(f'${name}' for name in outputs)}" if outputs else ""
     return AsmRow(
         name="tcgen05.wait.ld",
-        text=f"tcgen05.wait::ld.sync.aligned;{comment}",
+        text="tcgen05.wait::ld.sync.aligned;",
         effect=Effect.ACTS,
-        outputs=outputs,
+        outputs={f"r{number}": "i32" for number in range(registers)},
         tied=registers,
         requires=TCGEN05,
     )

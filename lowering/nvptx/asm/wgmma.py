@@ -35,13 +35,11 @@ def wait(pending: int, registers: int = 0, type: str = "float") -> AsmRow:
     It ties the `registers` that it makes valid.  With `pending` above zero tie none: the
     registers of the groups still in flight must not be touched.
     """
-    outputs = {f"d{number}": type for number in range(registers)}
-    comment = f" // {' '.join(f'${name}' for name in outputs)}" if outputs else ""
     return AsmRow(
         name="wgmma.wait_group",
-        text=f"wgmma.wait_group.sync.aligned {pending};{comment}",
+        text=f"wgmma.wait_group.sync.aligned {pending};",
         effect=Effect.ACTS,
-        outputs=outputs,
+        outputs={f"d{number}": type for number in range(registers)},
         tied=registers,
         requires=WGMMA,
     )

@@ -89,6 +89,11 @@ def test_text_and_operands_of_a_row_must_agree() -> None:
         AsmRow(name="bad", text="mov.b32 $a, $b;", effect=Effect.PURE, outputs={"a": "i32"})
 
 
+def test_a_tied_register_need_not_be_named() -> None:
+    row = AsmRow(name="wait", text="nop;", effect=Effect.ACTS, outputs={"d": "float"}, tied=1)
+    assert row.operand_types == row.result_types == ("float",)
+
+
 def test_a_row_cannot_tie_more_inputs_than_it_has_outputs() -> None:
     with pytest.raises(AssertionError, match="more tied inputs"):
         AsmRow(name="bad", text="nop;", effect=Effect.ACTS, tied=1)

@@ -101,6 +101,23 @@ def test_a_loop_keeps_its_body_once() -> None:
     assert ptx_of(module).count("mbarrier.try_wait") == 1
 
 
+def test_a_variable_becomes_registers() -> None:
+    module, builder = begin()
+    place = builder.variable(constant("float", 0))
+    count = builder.load("i32", element(builder, "x", "i32"), 4)
+
+    def accumulate(_step: object) -> None:
+        value = builder.load("float", element(builder, "y"), 4)
+        total = builder.binary("fadd", builder.load("float", place, 4), value)
+        builder.store(total, place, 4)
+        builder.asm(barriers.bar_sync(0, 128))
+
+    loop(builder, count, accumulate)
+    builder.store(builder.load("float", place, 4), element(builder, "y"), 4)
+    builder.ret()
+    assert ".local" not in ptx_of(module)
+
+
 def test_a_barrier_is_not_copied_into_the_arms_of_a_branch() -> None:
     module, builder = begin()
     tid = builder.special_register("tid.x")

@@ -23,6 +23,15 @@ def test_overloads_are_named_by_their_types() -> None:
     assert signature("llvm.nvvm.read.ptx.sreg.tid.x").operands == ()
 
 
+def test_saturating_conversions_are_overloaded_by_their_result_too() -> None:
+    _, builder = begin()
+    converted = builder.intrinsic("llvm.fptosi.sat", constant("bfloat", 1), result="i8")
+    assert converted.type == "i8"
+    assert signature("llvm.fptoui.sat", "float", "i32").name == "llvm.fptoui.sat.i32.f32"
+    with pytest.raises(AssertionError, match="from float to i16x"):
+        builder.intrinsic("llvm.fptosi.sat", constant("float", 1), result="i16x")
+
+
 @pytest.mark.parametrize("name", ["llvm.exp", "llvm.sin", "llvm.pow", "llvm.tanh"])
 def test_intrinsics_that_would_end_the_process_are_refused(name: str) -> None:
     _, builder = begin()
