@@ -104,8 +104,7 @@ def _pipeline(op: ops.Pipeline, frame: Frame) -> Run:
     is_spread = [kind == SPREAD for kind in op.axes]
     watches = any(is_spread) and frame.step is None
     if watches:
-        for memory in frame.memories:
-            memory.shadow = Shadow.of(memory.data)
+        _watch(frame)
     carried = _initial(op, frame)
     spread: dict[tuple[int, ...], int] = {}
     for at in _steps(op, frame):
@@ -115,10 +114,20 @@ def _pipeline(op: ops.Pipeline, frame: Frame) -> Run:
         indices = (np.int64(index) for _, index in at)
         carried = yield from run_region(op.body, (*indices, *carried), frame)
     if watches:
-        frame.step = None
-        for memory in frame.memories:
-            memory.shadow = None
+        _unwatch(frame)
     return carried
+
+
+def _watch(frame: Frame) -> None:
+    """Record from now on which step touches what, to find steps that depend on each other."""
+    for memory in frame.memories:
+        memory.shadow = Shadow.of(memory.data)
+
+
+def _unwatch(frame: Frame) -> None:
+    frame.step = None
+    for memory in frame.memories:
+        memory.shadow = None
 
 
 @evaluates(ops.Assert)
@@ -140,10 +149,12 @@ def _blocks(count: int, order: str | int) -> list[int]:
 def _launch(op: ops.Launch, frame: Frame) -> Run:
     (count,) = yield from run_region(op.grid, (), frame)
     outer = frame.block
+    _watch(frame)
     for number in _blocks(int(count), frame.order):
-        frame.block = BlockState()
+        frame.block, frame.step = BlockState(), number
         run_alone(run_region(op.body, (np.int64(number),), frame))
         frame.block.finish()
+    _unwatch(frame)
     frame.block = outer
 
 
