@@ -9,13 +9,14 @@ from collections.abc import Callable
 
 import numpy as np
 
+from astdsl.errors import TypeMismatch
 from astdsl.ir import ops
 from astdsl.ir.core import Value
-from astdsl.ir.dtypes import DType, i64
+from astdsl.ir.dtypes import INT, UINT, DType, i64
 from astdsl.ir.types import INDEX
 from astdsl.lang.symbolic import ANY_INDEX, Atom, Bounds, Form
-from astdsl.lang.tracing import emit, require_trace
-from astdsl.lang.values import Operand, Tile
+from astdsl.lang.tracing import emit, fault, require_trace
+from astdsl.lang.values import Literal, Operand, Tile, as_operand
 
 
 def atom_of(key: object, make: Callable[[int], Atom]) -> Atom:
@@ -57,7 +58,9 @@ def index_value(x: Operand | Form | int) -> Value:
     """Return an i64 scalar: of a weak number its value, else one computed without wrapping."""
     if isinstance(x, Tile) and x.weak:
         return x.value
-    form = x if isinstance(x, Form) else Form.of(x) if isinstance(x, int) else form_of(x)
+    if isinstance(x, int):
+        return index_constant(x)
+    form = x if isinstance(x, Form) else form_of(x)
     total: Value | None = None
     for monomial, coefficient in form.terms.items():
         part = _monomial_value(monomial, coefficient)
@@ -105,3 +108,42 @@ def loop_index(value: Value, low: Operand, high: Operand, step: Operand) -> Tile
 def weak_integer(value: Value, form: Form) -> Tile:
     """Return a weak integer scalar held by `value` (i64)."""
     return Tile(value, weak=True, form=form, bounds=form.bounds, dims=form.dims)
+
+
+def as_index(x: object, what: str) -> Operand:
+    """Return an integer scalar that never wraps; refuse anything else."""
+    operand = as_operand(x, what)
+    if operand.kind not in (INT, UINT) or operand.shape:
+        raise fault(
+            TypeMismatch,
+            f"{what} is an integer, got {operand}",
+            *([(operand.value, "it comes from here")] if isinstance(operand, Tile) else []),
+            help="`x.astype(i32)` converts a float towards zero; an index is one scalar",
+        )
+    if isinstance(operand, Literal) or operand.weak:
+        return operand
+    form = form_of(operand)
+    return weak_integer(index_value(form), form)
+
+
+def plus(x: Operand, y: Operand) -> Operand:
+    """Return the sum of two indices; 0 adds no operation."""
+    if isinstance(x, Literal) and isinstance(y, Literal):
+        return Literal(x.number + y.number)
+    if isinstance(x, Literal):
+        x, y = y, x
+    if isinstance(y, Literal) and y.number == 0:
+        return x
+    form = form_of(x) + form_of(y)
+    return weak_integer(emit(ops.Add, x=index_value(x), y=index_value(y)).result, form)
+
+
+def times(x: Operand, factor: int) -> Operand:
+    """Return an index times a constant; 1 multiplies nothing."""
+    if isinstance(x, Literal):
+        return Literal(x.number * factor)
+    if factor == 1:
+        return x
+    form = form_of(x).scaled(factor)
+    product = emit(ops.Multiply, x=index_value(x), y=index_constant(factor)).result
+    return weak_integer(product, form)

@@ -7,7 +7,7 @@ operators and methods do stands in `METHODS`, filled once by the modules of lang
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any, NoReturn, TypeAlias
+from typing import Any, NoReturn, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -41,12 +41,13 @@ from astdsl.lang.tracing import NeedsConstant, fault
 
 INT32: Bounds = (-(2**31), 2**31 - 1)
 METHODS: dict[str, Callable[..., Any]] = {}
+AnyFunction = TypeVar("AnyFunction", bound=Callable[..., Any])
 
 
-def method(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def method(*names: str) -> Callable[[AnyFunction], AnyFunction]:
     """Register a function as what methods or operators of tiles do."""
 
-    def register(function: Callable[..., Any]) -> Callable[..., Any]:
+    def register(function: AnyFunction) -> AnyFunction:
         for name in names:
             assert name not in METHODS, f"tile method {name} is registered twice"
             METHODS[name] = function
@@ -285,7 +286,7 @@ class Tile:
     def __imod__(self, other: object) -> Tile:
         return self._do("__iadd__", "__mod__", other)
 
-    def __ipow__(self, other: object) -> Tile:  # type: ignore[misc]
+    def __ipow__(self, other: object) -> Tile:
         return self._do("__iadd__", "__pow__", other)
 
     def __iand__(self, other: object) -> Tile:
@@ -373,13 +374,13 @@ def refuse_as_constant(tile: Tile, wanted: str, way_out: str) -> NoReturn:
 class Literal:
     """A Python number among operands: weak, and constant."""
 
-    __slots__ = ("number",)
-    shape = ()
+    __slots__ = ("number", "shape")
     edges = NO_EDGES
     dims: Dims = frozenset()
 
     def __init__(self, number: bool | int | float) -> None:
         self.number = number
+        self.shape: tuple[int, ...] = ()
 
     @property
     def weak(self) -> bool:
@@ -435,7 +436,7 @@ def plain_state(x: Operand) -> str:
 
 def as_operand(x: object, what: str) -> Operand:
     """Return an operand of `what` (an operator or function), refusing what is no number."""
-    if isinstance(x, Tile):
+    if isinstance(x, Tile | Literal):
         return x
     if isinstance(x, np.ndarray) and x.ndim == 0:
         x = x[()]

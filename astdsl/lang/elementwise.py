@@ -1,0 +1,387 @@
+"""How operands of an elementwise operation meet: dtypes, shapes, edges, and index forms.
+
+Invariant: every elementwise function of lang is one row of a table given to `binary` or `unary`;
+promotion, broadcasting and raggedness are decided here and nowhere else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from astdsl.errors import ShapeMismatch, TypeMismatch
+from astdsl.ir import ops
+from astdsl.ir.core import Op, Value
+from astdsl.ir.dtypes import BOOL, FLOAT, INT, UINT, DType, boolean, f32, i32, i64, promote
+from astdsl.ir.types import TileType
+from astdsl.lang.indices import form_of, integer_bounds, weak_integer
+from astdsl.lang.ragged import NO_EDGES, Edges, StateRule, combine, lost, same
+from astdsl.lang.symbolic import ANY_INDEX, Bounds, Dims, Form
+from astdsl.lang.tracing import emit, fault
+from astdsl.lang.values import (
+    SUPPORTED,
+    Literal,
+    Operand,
+    Tile,
+    as_operand,
+    fits_i32,
+    plain_state,
+    require_dtype,
+)
+
+NUMERIC = (FLOAT, INT, UINT)
+INTEGRAL = (INT, UINT)
+FormRule = Callable[[Form, Form, Value], Form]
+BoundsRule = Callable[[Bounds, Bounds], Bounds]
+
+
+@dataclass(frozen=True, slots=True)
+class Binary:
+    """A row: the operation, how it is written, the kinds that it takes, and what it does to facts.
+
+    `state` says what elements outside hold; `form` and `bounds` compute those of weak integers;
+    `floats` makes integers f32 first.
+    """
+
+    op: type[Op]
+    symbol: str
+    kinds: tuple[str, ...] = NUMERIC
+    state: StateRule = lost
+    form: FormRule | None = None
+    bounds: BoundsRule | None = None
+    floats: bool = False
+    attributes: tuple[tuple[str, object], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Unary:
+    """A row of a function of one tile; `floats` makes integers f32 first.
+
+    `identity_on_integers` returns integers as they are.
+    """
+
+    op: type[Op]
+    symbol: str
+    kinds: tuple[str, ...] = NUMERIC
+    state: StateRule = lost
+    form: Callable[[Form], Form] | None = None
+    floats: bool = False
+    identity_on_integers: bool = False
+
+
+def rounded(number: bool | int | float, dtype: DType) -> bool | int | float:
+    """Return the number as `dtype` holds it, rounded once to nearest even."""
+    if dtype.is_float:
+        with np.errstate(over="ignore"):
+            return float(np.asarray(_near(float(number), dtype)).astype(dtype.numpy))
+    return bool(number) if dtype.kind == BOOL else int(number)
+
+
+def _near(number: float, dtype: DType) -> float | np.float32:
+    """Round a double to odd in f32 for types that ml_dtypes rounds by way of f32."""
+    single = np.float32(number)
+    if dtype.numpy.isbuiltin == 1 or not np.isfinite(single) or float(single) == number:
+        return number
+    if single.view(np.uint32) & 1:
+        return single
+    towards = np.float32(np.inf if number > single else -np.inf)
+    return np.float32(np.nextafter(single, towards))
+
+
+def constant(number: bool | int | float, shape: tuple[int, ...], dtype: DType) -> Value:
+    """Return a tile value with one number everywhere, rounded to `dtype`."""
+    if dtype.is_integer and isinstance(number, int):
+        low, high = integer_bounds(dtype)
+        if not low <= number <= high:
+            raise fault(
+                TypeMismatch,
+                f"{number} does not fit {dtype}",
+                help=f"{dtype} holds {low} to {high}; `x.astype(i64)` has room for more",
+            )
+    return emit(ops.Constant, value=rounded(number, dtype), type=TileType(shape, dtype)).result
+
+
+def convert(x: Operand, dtype: DType) -> Value:
+    """Return the operand's value in `dtype`; of a Python number, a scalar constant."""
+    if isinstance(x, Literal):
+        return constant(x.number, (), dtype)
+    if x.value.tile.dtype is dtype:
+        return x.value
+    return emit(ops.Cast, x=x.value, dtype=dtype).result
+
+
+def expand(value: Value, shape: tuple[int, ...]) -> Value:
+    """Return the value broadcast to `shape`."""
+    if value.tile.shape == shape:
+        return value
+    return emit(ops.Broadcast, x=value, shape=shape).result
+
+
+def placed(x: Operand, dtype: DType, shape: tuple[int, ...]) -> Value:
+    """Return the operand's value in `dtype`, broadcast to `shape`."""
+    if isinstance(x, Literal):
+        return constant(x.number, shape, dtype)
+    return expand(convert(x, dtype), shape)
+
+
+def as_tile(x: object, what: str = "this") -> Tile:
+    """Return a tile: a tile itself, a Python number as a weak constant (bools are not weak)."""
+    operand = as_operand(x, what)
+    if isinstance(operand, Tile):
+        return operand
+    if operand.kind == INT:
+        assert operand.form is not None, "integers have a form"
+        return weak_integer(constant(operand.number, (), i64), operand.form)
+    dtype = f32 if operand.kind == FLOAT else boolean
+    return Tile(convert(operand, dtype), weak=operand.weak, dims=operand.dims)
+
+
+def settle(x: object, what: str) -> Tile:
+    """Return a tile that is not weak: weak numbers take the dtype of their own."""
+    operand = as_operand(x, what)
+    if isinstance(operand, Tile) and not operand.weak:
+        return operand
+    return Tile(convert(operand, operand.dtype), dims=operand.dims, edges=operand.edges)
+
+
+def as_condition(x: object, what: str = "a condition") -> Value:
+    """Return a bool scalar: of a bool itself, of a number whether it is not 0."""
+    tile = as_tile(x, what)
+    if tile.shape:
+        raise fault(
+            ShapeMismatch,
+            f"{what} is one bool, got {tile}",
+            (tile.value, f"{tile} comes from here"),
+            help="`any(x)` or `all(x)` reduce it; `where(x, a, b)` chooses by element",
+        )
+    return convert(tile, boolean)
+
+
+def type_text(x: Operand) -> str:
+    """Say dtype and shape of an operand: `f32[8]`; of a Python number the number."""
+    return repr(x)
+
+
+def sources(*operands: Operand) -> list[tuple[Value, str]]:
+    """Pair each tile with what an error says of the place that made it."""
+    return [(x.value, f"{x} comes from here") for x in operands if isinstance(x, Tile)]
+
+
+def broadcast_shape(symbol: str, *operands: Operand) -> tuple[int, ...]:
+    """Return the shape that operands are broadcast to, by NumPy's rule."""
+    rank = max(len(x.shape) for x in operands)
+    padded = [(1,) * (rank - len(x.shape)) + x.shape for x in operands]
+    axes = zip(*padded, strict=True)
+    shape = tuple(next((extent for extent in axis if extent != 1), 1) for axis in axes)
+    if any(extent not in (1, s) for p in padded for extent, s in zip(p, shape, strict=True)):
+        raise fault(
+            ShapeMismatch,
+            f"{symbol} cannot broadcast {_shapes(operands)}",
+            *sources(*operands),
+            note=", ".join(map(type_text, operands)),
+            help="axes match from the last one on, and are equal or 1; `x[:, None]` adds an axis",
+        )
+    return shape
+
+
+def _shapes(operands: Sequence[Operand]) -> str:
+    texts = [str(x.shape) for x in operands]
+    return f"{', '.join(texts[:-1])} and {texts[-1]}"
+
+
+def meet(symbol: str, *operands: Operand) -> tuple[DType, bool]:
+    """Return the dtype in which operands meet, and whether it is weak.
+
+    Weak numbers take the dtype of the others; a float beside integers alone is f32.
+    """
+    strong = [x.dtype for x in operands if not x.weak]
+    if {d.kind == BOOL for d in strong} == {True} and len(strong) == len(operands):
+        return boolean, False
+    if any(d.kind == BOOL for d in strong):
+        raise _no_common_kind(symbol, operands)
+    has_float = any(x.kind == FLOAT for x in operands)
+    if not strong:
+        return (f32 if has_float else i64), True
+    dtype = strong[0]
+    for other in strong[1:]:
+        dtype = _promoted(symbol, dtype, other, operands)
+    if has_float and not dtype.is_float:
+        dtype = f32
+    return dtype, False
+
+
+def _promoted(symbol: str, x: DType, y: DType, operands: Sequence[Operand]) -> DType:
+    dtype = promote(x, y)
+    if dtype in SUPPORTED:
+        return dtype
+    raise fault(
+        TypeMismatch,
+        f"{symbol} has no dtype in which {x} and {y} meet",
+        *sources(*operands),
+        note=" and ".join(map(type_text, operands)),
+        help="convert one of them: `x.astype(f32)`",
+    )
+
+
+def _no_common_kind(symbol: str, operands: Sequence[Operand]) -> TypeMismatch:
+    dtypes = " and ".join(str(x.dtype) for x in operands)
+    mask = next(x for x in operands if x.kind == BOOL)
+    order = sorted(operands, key=lambda x: x is not mask)
+    other = next(x for x in operands if x.kind != BOOL)
+    error = fault(
+        TypeMismatch,
+        f"{symbol} takes one dtype kind, got {dtypes}",
+        *sources(*order),
+        note=" and ".join(map(type_text, operands)),
+        help=f"`where(mask, x, 0)` selects; `mask.astype({other.dtype})` counts",
+    )
+    assert isinstance(error, TypeMismatch), "fault returns what it is asked for"
+    return error
+
+
+def require_kind(symbol: str, kinds: Sequence[str], *operands: Operand) -> None:
+    """Refuse operands of other kinds than `kinds`."""
+    for x in operands:
+        if x.kind not in kinds:
+            raise fault(
+                TypeMismatch,
+                f"{symbol} does not take {x.dtype}",
+                *sources(x),
+                note=" and ".join(map(type_text, operands)),
+                help=_kind_help(kinds, x),
+            )
+
+
+def _kind_help(kinds: Sequence[str], x: Operand) -> str:
+    if x.kind == BOOL:
+        return "`&`, `|`, `^` and `~` combine bools; `mask.astype(i32)` counts"
+    if FLOAT not in kinds:
+        return "it takes integers (and bools): `x.astype(i32)` converts towards zero"
+    return f"it takes {', '.join(kinds)}: `x.astype(f32)` converts"
+
+
+def all_dims(*operands: Operand) -> Dims:
+    """Return the dims that operands are computed from, None if from anything else too."""
+    found: frozenset[tuple[str, int]] = frozenset()
+    for x in operands:
+        if x.dims is None:
+            return None
+        found |= x.dims
+    return found
+
+
+def joint_edges(rule: StateRule, shape: tuple[int, ...], *operands: Operand) -> Edges:
+    """Return the edges of an elementwise result."""
+    if not any(x.edges for x in operands):
+        return NO_EDGES
+    return combine(
+        rule, *((x.edges.broadcast(x.shape, shape), plain_state(x)) for x in operands)
+    )
+
+
+def binary(row: Binary, x: object, y: object) -> Tile:
+    """Trace a row of two operands."""
+    a, b = as_operand(x, row.symbol), as_operand(y, row.symbol)
+    dtype, weak = meet(row.symbol, a, b)
+    require_kind(row.symbol, row.kinds, a, b)
+    if row.floats and not dtype.is_float:
+        dtype = f32
+    shape = broadcast_shape(row.symbol, a, b)
+    bounds = ANY_INDEX
+    if weak and dtype is i64:
+        bounds = row.bounds(a.bounds, b.bounds) if row.bounds else ANY_INDEX
+        dtype = _weak_storage(shape, bounds, a, b)
+    left, right = (placed(v, dtype, shape) for v in (a, b))
+    value = emit(row.op, x=left, y=right, **dict(row.attributes)).result
+    is_integer = value.tile.dtype.is_integer
+    form = None
+    if row.form and is_integer and not shape:
+        form = row.form(form_of(a), form_of(b), value)
+    return Tile(
+        value,
+        weak=weak and value.tile.dtype is not boolean,
+        form=form,
+        bounds=form.bounds if form is not None and weak else bounds,
+        dims=all_dims(a, b),
+        edges=joint_edges(row.state, shape, a, b),
+    )
+
+
+def _weak_storage(shape: tuple[int, ...], bounds: Bounds, *operands: Operand) -> DType:
+    """Return i64 for scalars, and i32 for tiles of weak integers where everything fits."""
+    small = all(fits_i32(x.bounds) for x in operands) and fits_i32(bounds)
+    return i32 if shape and small else i64
+
+
+def unary(row: Unary, x: object) -> Tile:
+    """Trace a row of one operand."""
+    a = as_operand(x, row.symbol)
+    require_kind(row.symbol, row.kinds, a)
+    if row.identity_on_integers and a.kind in INTEGRAL:
+        return as_tile(a.number if isinstance(a, Literal) else a)
+    dtype = f32 if row.floats and a.kind != FLOAT else _storage(a)
+    value = emit(row.op, x=convert(a, dtype)).result
+    is_integer = value.tile.dtype.is_integer
+    form = row.form(form_of(a)) if row.form and is_integer and not a.shape else None
+    return Tile(
+        value,
+        weak=a.weak and value.tile.dtype.kind != BOOL,
+        form=form,
+        bounds=form.bounds if form is not None and a.weak else ANY_INDEX,
+        dims=a.dims,
+        edges=joint_edges(row.state, a.shape, a),
+    )
+
+
+def _storage(x: Operand) -> DType:
+    if isinstance(x, Tile):
+        return x.value.tile.dtype
+    return i64 if x.kind == INT else x.dtype
+
+
+def cast(x: object, dtype: object, what: str = "`astype`") -> Tile:
+    """Return the operand converted to `dtype`; conversions of its own dtype are none."""
+    a = as_operand(x, what)
+    wanted = require_dtype(dtype, what)
+    form = a.form if wanted.is_integer and not a.shape else None
+    if wanted.is_integer and wanted.bits < i32.bits:
+        form = None
+    return Tile(convert(a, wanted), form=form, dims=a.dims, edges=joint_edges(same, a.shape, a))
+
+
+def converted_to_target(x: object, shape: tuple[int, ...], dtype: DType, what: str) -> Value:
+    """Return the value that a store into a target of `shape` and `dtype` writes.
+
+    It is broadcast and converted as `astype` does; a float into an integer must be written out.
+    """
+    a = as_operand(x, what)
+    if a.kind == FLOAT and not dtype.is_float:
+        raise fault(
+            TypeMismatch,
+            f"{what} of {a} into {dtype} would drop fractions silently",
+            *sources(a),
+            help=f"write `.astype({dtype})` (towards zero), or `round`, `floor`, `ceil` first",
+        )
+    if broadcast_shape(what, a, _Shape(shape)) != shape:
+        raise fault(
+            ShapeMismatch,
+            f"{what} does not fit: {a} into {dtype}[{'x'.join(map(str, shape))}]",
+            *sources(a),
+            help="the value is broadcast to the target, never the other way round",
+        )
+    return placed(a, dtype, shape)
+
+
+class _Shape(Literal):
+    """The shape of a target, to broadcast with."""
+
+    __slots__ = ()
+
+    def __init__(self, shape: tuple[int, ...]) -> None:
+        super().__init__(0)
+        self.shape = shape
+
+    def __repr__(self) -> str:
+        return f"a target of shape {self.shape}"
