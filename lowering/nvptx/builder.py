@@ -343,7 +343,7 @@ class Builder:
     def _compare(self, operation: str, condition: str, left: LV, right: LV) -> LV:
         _require_type(right, left.type, operation)
         lanes = lanes_of(left.type)
-        result = "i1" if element_of(left.type) is left.type else vector(lanes, "i1")
+        result = "i1" if element_of(left.type) == left.type else vector(lanes, "i1")
         return self._value(result, f"{operation} {condition} {left.type} {left.name}, {right.name}")
 
     def _new_block(self, label: Label) -> _Block:

@@ -8,25 +8,17 @@ PTX 8.0 for a feature that it does not know.
 from __future__ import annotations
 
 from functools import cache
-from typing import NamedTuple
 
 from llvmlite import binding
 
 from astdsl.lowering.target import Target
 
 TRIPLE = "nvptx64-nvidia-cuda"
-SPEED_LEVEL = 3
+SPEED_LEVEL = 2
+"""Level 3 takes half as long again for the same PTX; level 0 does not vectorise, and spills."""
 
 _PTX_VERSIONS = {20: (8, 6), 21: (8, 8)}
 _PTX_VERSION_FROM_LLVM_22 = (8, 8)
-
-
-class Generated(NamedTuple):
-    """What the back end made of a module."""
-
-    llvm: str
-    """The optimised module."""
-    ptx: str
 
 
 def llvm_version() -> tuple[int, int, int]:
@@ -43,18 +35,25 @@ def ptx_version() -> tuple[int, int]:
     return _PTX_VERSIONS.get(major, _PTX_VERSION_FROM_LLVM_22)
 
 
-def generate(text: str, target: Target) -> Generated:
-    """Optimise a module and print its PTX.
+def generate(text: str, target: Target) -> str:
+    """Optimise a module and give its PTX.
 
     Raises AssertionError if LLVM does not accept the text: that is a bug of the builder's user.
     """
-    machine = _target_machine(target)
+    machine = target_machine(target)
     module = parse(text, machine)
     optimise(module, machine)
-    llvm = str(module)
-    ptx = machine.emit_assembly(module)
+    ptx: str = machine.emit_assembly(module)
     _check_header(ptx, target)
-    return Generated(llvm, ptx)
+    return ptx
+
+
+def optimised(text: str, target: Target) -> str:
+    """Give the LLVM text that `generate` prints as PTX, for those who look at it."""
+    machine = target_machine(target)
+    module = parse(text, machine)
+    optimise(module, machine)
+    return str(module)
 
 
 def parse(text: str, machine: binding.TargetMachine) -> binding.ModuleRef:
@@ -75,13 +74,9 @@ def optimise(module: binding.ModuleRef, machine: binding.TargetMachine) -> None:
     builder.getModulePassManager().run(module, builder)
 
 
+@cache
 def target_machine(target: Target) -> binding.TargetMachine:
     """Give LLVM's description of a target; made once."""
-    return _target_machine(target)
-
-
-@cache
-def _target_machine(target: Target) -> binding.TargetMachine:
     _initialise()
     major, minor = ptx_version()
     return binding.Target.from_triple(TRIPLE).create_target_machine(

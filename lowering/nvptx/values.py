@@ -6,8 +6,10 @@ that an instruction is made by pasting operands, never by inspecting them.
 
 from __future__ import annotations
 
+import math
 import re
 import struct
+from functools import cache
 from typing import NamedTuple
 
 import ml_dtypes
@@ -45,18 +47,21 @@ def vector(lanes: int, element: str) -> str:
     return f"<{lanes} x {element}>"
 
 
+@cache
 def lanes_of(type: str) -> int:
     """Count the lanes of a vector type; a scalar has one."""
     match = _VECTOR.fullmatch(type)
     return int(match[1]) if match else 1
 
 
+@cache
 def element_of(type: str) -> str:
     """Give the element type of a vector; of a scalar, itself."""
     match = _VECTOR.fullmatch(type)
     return match[2] if match else type
 
 
+@cache
 def bits_of(type: str) -> int:
     """Count the bits of an integer, a float or a vector of them; pointers have 64."""
     element = element_of(type)
@@ -68,6 +73,7 @@ def bits_of(type: str) -> int:
     return table[element] * lanes_of(type)
 
 
+@cache
 def is_float(type: str) -> bool:
     """Tell whether `type` is a float or a vector of floats."""
     return element_of(type) in FLOAT_BITS
@@ -86,10 +92,9 @@ def constant(type: str, value: float | int | bool) -> LV:
     """
     element = element_of(type)
     text = _scalar_text(element, value)
-    lanes = lanes_of(type)
-    if element is type or element == type:
+    if element == type:
         return LV(type, text)
-    return LV(type, "<" + ", ".join([f"{element} {text}"] * lanes) + ">")
+    return LV(type, "<" + ", ".join([f"{element} {text}"] * lanes_of(type)) + ">")
 
 
 def vector_constant(element: str, values: tuple[float, ...]) -> LV:
@@ -139,15 +144,20 @@ def _double_text(value: float) -> str:
     return f"0x{struct.unpack('<Q', struct.pack('<d', value))[0]:016X}"
 
 
+def _rounded(format: str, value: float) -> bytes:
+    try:
+        return struct.pack(format, value)
+    except OverflowError:  # It rounds to an infinity.
+        return struct.pack(format, math.copysign(math.inf, value))
+
+
 def _float_text(value: float) -> str:
     # LLVM writes a float as the double of equal value.
-    with np.errstate(over="ignore"):
-        return _double_text(float(np.float32(value)))
+    return _double_text(struct.unpack("<f", _rounded("<f", value))[0])
 
 
 def _half_text(value: float) -> str:
-    with np.errstate(over="ignore"):
-        return f"0xH{int(np.float16(value).view(np.uint16)):04X}"
+    return f"0xH{struct.unpack('<H', _rounded('<e', value))[0]:04X}"
 
 
 def _bfloat_text(value: float) -> str:

@@ -5,6 +5,8 @@ Source: PTX ISA 9.7.3 (floating point), 9.7.9.21 (cvt).
 
 from __future__ import annotations
 
+from functools import cache
+
 from astdsl.lowering.nvptx.asm.row import AsmRow, Effect
 
 
@@ -74,3 +76,15 @@ PACK_E5M2 = _pack("cvt.e5m2x2", "cvt.rn.satfinite.e5m2x2.f32", "i16")
 UNPACK_E4M3 = _convert("cvt.f16x2.e4m3x2", "cvt.rn.f16x2.e4m3x2", "i16", "<2 x half>")
 UNPACK_E5M2 = _convert("cvt.f16x2.e5m2x2", "cvt.rn.f16x2.e5m2x2", "i16", "<2 x half>")
 ROUND_TF32 = _convert("cvt.tf32", "cvt.rna.tf32.f32", "float", "i32")
+
+_PTX_FLOATS = {"float": "f32", "double": "f64"}
+
+
+@cache
+def to_integer(source: str, target: str) -> AsmRow:
+    """Make the row that cuts a float off towards zero into ``s32 u32 s64 u64``, saturating.
+
+    NaN gives 0 from f32 to 32 bits, else the bit of the sign alone.
+    """
+    opcode = f"cvt.rzi.{target}.{_PTX_FLOATS[source]}"
+    return _convert(opcode, opcode, source, f"i{target[1:]}")

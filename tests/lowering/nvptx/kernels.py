@@ -22,7 +22,7 @@ def begin(*parameters: Parameter, bounds: LaunchBounds = BOUNDS) -> tuple[Module
 
 def ptx_of(module: Module, target: Target = SM_90A) -> str:
     """Compile a module."""
-    return pipeline.generate(module.text(), target).ptx
+    return pipeline.generate(module.text(), target)
 
 
 def element(builder: Builder, array: str, type: str = "float") -> LV:

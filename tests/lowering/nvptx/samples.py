@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from types import ModuleType
 
 from astdsl.lowering.nvptx import asm, libdevice, pipeline
-from astdsl.lowering.nvptx.asm import barriers, control, copies, memory, tcgen05, warp, wgmma
+from astdsl.lowering.nvptx.asm import arith, barriers, control, copies, memory, tcgen05, warp, wgmma
 from astdsl.lowering.nvptx.asm.row import AsmRow
 from astdsl.lowering.nvptx.builder import Builder
 from astdsl.lowering.nvptx.intrinsics import every_signature
@@ -43,6 +43,8 @@ def made_rows() -> Iterator[AsmRow]:
     yield from (barriers.bar_sync(1, 128), barriers.bar_arrive(2, 128))
     yield from map(barriers.fence_acq_rel, ("cta", "cluster", "gpu", "sys"))
     yield from (control.set_max_registers(168, increase=flag) for flag in (False, True))
+    for source in ("float", "double"):
+        yield from (arith.to_integer(source, each) for each in ("s32", "u32", "s64", "u64"))
     for rank in range(1, copies.MAXIMUM_RANK + 1):
         yield from (copies.tma_load(rank), copies.tma_load_multicast(rank), copies.tma_store(rank))
     yield from (copies.bulk_wait(n, read=read) for n in (0, 1, 7) for read in (False, True))
@@ -163,4 +165,4 @@ WRITERS: dict[str, Callable[[Target], str]] = {
 
 if __name__ == "__main__":
     chosen = TARGETS[sys.argv[2]]
-    sys.stdout.write(pipeline.generate(WRITERS[sys.argv[1]](chosen), chosen).ptx)
+    sys.stdout.write(pipeline.generate(WRITERS[sys.argv[1]](chosen), chosen))

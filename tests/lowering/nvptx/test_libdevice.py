@@ -35,7 +35,7 @@ def test_every_function_lowers_inline_and_costs_what_the_table_says(target: Targ
     assert "call" not in ptx
     kernels = ptx.split(".entry function_")[1:]
     for kernel, function in zip(kernels, libdevice.FUNCTIONS.values(), strict=True):
-        assert function.instructions * 0.7 <= instructions(kernel) <= function.instructions
+        assert function.instructions * 0.6 <= instructions(kernel) <= function.instructions
 
 
 def test_a_function_is_extracted_once_and_then_read_from_the_cache(
@@ -94,7 +94,7 @@ def test_debug_lines_survive_inlining() -> None:
     result = libdevice.call(builder, "sin", value, target=SM_90A)
     builder.store(result, element(builder, "y", "double"), 8)
     builder.ret()
-    assert pipeline.generate(module.text(), SM_90A).ptx.count(".loc\t1 4 2") >= 1
+    assert pipeline.generate(module.text(), SM_90A).count(".loc\t1 4 2") >= 1
 
 
 @pytest.mark.parametrize(
