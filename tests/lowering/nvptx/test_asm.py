@@ -8,6 +8,7 @@ import pytest
 from astdsl.lowering.nvptx import assemble
 from astdsl.lowering.nvptx.asm import arith, barriers, control, copies, tcgen05, warp, wgmma
 from astdsl.lowering.nvptx.asm.row import AsmRow, Effect
+from astdsl.lowering.nvptx.llvm import LaunchBounds
 from astdsl.lowering.nvptx.values import constant, i1, i32, i64
 from astdsl.lowering.target import SM_90A, SM_100A, TARGETS, Target
 from tests.lowering.nvptx.kernels import begin, element, loop, ptx_of
@@ -168,6 +169,35 @@ def test_a_wait_that_ties_nothing_is_noticed_by_the_assembler() -> None:
     builder.ret()
     messages = assemble.assemble(ptx_of(module), SM_90A).messages
     assert any("C7517" in message for message in messages)
+
+
+def test_a_product_in_tensor_memory_assembles_without_messages() -> None:
+    module, builder = begin(bounds=LaunchBounds(threads=128, blocks_per_multiprocessor=1))
+    bar = builder.shared_address(builder.shared(0))
+    place = builder.shared_address(builder.shared(8))
+    first_warp = builder.icmp("ult", builder.special_register("tid.x"), i32(32))
+    with builder.guarded(first_warp, "allocate"):
+        builder.asm(tcgen05.ALLOC, place, i32(64))
+        builder.asm(tcgen05.RELINQUISH)
+    builder.asm(barriers.bar_sync(0, 128))
+    columns = builder.load("i32", builder.shared(8), 4)
+    (leader,) = builder.asm(barriers.ELECT, i32(-1))
+    with builder.guarded(builder.and_(first_warp, leader), "multiply"):
+        builder.asm(tcgen05.MMA_F16, columns, i64(1), i64(2), i32(3), i1(False))
+        builder.asm(tcgen05.COMMIT, bar)
+    builder.asm(barriers.MBARRIER_WAIT, bar, i32(0))
+    builder.asm(tcgen05.FENCE_AFTER)
+    cells = builder.asm(tcgen05.load(64), columns)
+    for k, cell in enumerate(builder.asm(tcgen05.wait_load(64), *cells)):
+        builder.store(cell, builder.gep("i32", element(builder, "y"), i64(128 * k)), 4)
+    builder.asm(tcgen05.FENCE_BEFORE)
+    builder.asm(barriers.bar_sync(0, 128))
+    with builder.guarded(first_warp, "free"):
+        builder.asm(tcgen05.DEALLOC, columns, i32(64))
+    builder.ret()
+    cubin = assemble.assemble(ptx_of(module, SM_100A), SM_100A)
+    assert (cubin.messages, cubin.spill_bytes) == ((), 0)
+    assert cubin.registers <= 88
 
 
 def test_a_loop_around_a_wait_has_one_copy_of_its_label() -> None:
