@@ -8,7 +8,7 @@ Source: PTX ISA 9.7.9.25.1 "bulk async-group", 9.7.15.3 "wgmma-group".
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +20,8 @@ _OPEN = -1
 
 
 class _Finishes(Protocol):
-    done: Any
+    @property
+    def done(self) -> bool: ...
 
 
 T = TypeVar("T", bound=_Finishes)

@@ -20,9 +20,10 @@ if TYPE_CHECKING:
     from astdsl.emulator.faults import DeviceFault
     from astdsl.emulator.lanes import Lanes
     from astdsl.emulator.machine import Machine
+    from astdsl.emulator.memory import RowMemory
     from astdsl.emulator.scalars import Array, BoolArray
 
-__all__ = ["CHUNK_BYTES", "Index", "SharedGuard", "chunk_index"]
+__all__ = ["CHUNK_BYTES", "Index", "SharedGuard", "chunk_index", "define"]
 
 CHUNK_BYTES = 16
 _CHUNK_SHIFT = 4
@@ -32,17 +33,25 @@ _ALL_DEFINED = np.frombuffer(b"\x01" * CHUNK_BYTES, np.complex128)[0]
 Index = tuple[Any, Any]
 
 
-def chunk_index(rows: Array, chunks: Any, n_rows: int) -> Index:
-    """Return the index of `chunks` (a slice, [k] or [n, ...]) in each of the rows.
+def chunk_index(rows: Array, chunks: Any, n_rows: int, *, per_row: bool = False) -> Index:
+    """Return the index of `chunks` in each of the rows.
 
-    Rows that are all blocks in order become a slice, which NumPy serves much faster.
+    `chunks` is a slice or an array for all rows, or `per_row` an array whose first axis is the
+    rows.  Rows that are all blocks in order become a slice, which NumPy serves much faster.
     """
+    if per_row:
+        return rows.reshape(-1, *(1,) * (chunks.ndim - 1)), chunks
     whole = len(rows) == n_rows and bool((rows == np.arange(n_rows)).all())
-    if isinstance(chunks, slice):
-        return (slice(None) if whole else rows), chunks
-    if whole and chunks.ndim and (chunks.shape[0] != n_rows or chunks.ndim == 1):
+    if whole:
         return slice(None), chunks
-    return rows.reshape(-1, *(1,) * max(chunks.ndim - 1, 1)), chunks
+    if isinstance(chunks, slice):
+        return rows, chunks
+    return rows.reshape(-1, *(1,) * chunks.ndim), chunks
+
+
+def define(shared: RowMemory, index: Index) -> None:
+    """Count chunks of shared memory as written."""
+    shared.defined.view(np.complex128)[index] = _ALL_DEFINED
 
 
 @dataclass(slots=True, eq=False)

@@ -17,6 +17,8 @@ from astdsl.emulator import lanes as lane_sets
 from astdsl.emulator.asynchronous import Asynchronous, Completion
 from astdsl.emulator.barriers import BlockBarriers
 from astdsl.emulator.faults import DeviceFault
+from astdsl.emulator.guard import SharedGuard
+from astdsl.emulator.in_flight import RegistersInFlight
 from astdsl.emulator.lanes import Lanes
 from astdsl.emulator.registers import RegisterFile
 from astdsl.emulator.scalars import Array, BoolArray
@@ -120,6 +122,11 @@ class Machine:
         self._ready: list[Group] = [self.group]
         self._blocked: list[Group] = []
         self._states: dict[object, Any] = {}
+        self.in_flight = RegistersInFlight(self)
+        self.guard: SharedGuard | None = None
+        if launch.check and program.is_asynchronous:
+            self.guard = SharedGuard(self)
+        memory.guard = self.guard
 
     # What executors of every family may use.
 
@@ -157,6 +164,19 @@ class Machine:
             rank = self.special["%cluster_ctarank"]
             return (np.asarray(rank)[lanes.sel].astype(np.int64) << 24) + start
         return np.int64(start)
+
+    def place_text(self, pc: int) -> str:
+        """Return where an instruction stands, for reports: kernel line and PTX line."""
+        instruction = self.program.instructions[pc]
+        at = f"PTX line {instruction.ptx_line}"
+        if instruction.kernel_line is None:
+            return at
+        return "{}:{}:{}, ".format(*instruction.kernel_line) + at
+
+    def acquire(self, lanes: Lanes) -> None:
+        """Note that lanes have passed a barrier and see what was done before it."""
+        if self.guard is not None:
+            self.guard.acquire(lanes)
 
     # What control instructions may use.
 
@@ -222,10 +242,12 @@ class Machine:
         """Run a group through straight-line code to the next place where groups may meet."""
         self.group = group
         program = self.program
-        lanes, undefined = group.lanes, self.undefined
+        lanes, undefined, in_flight = group.lanes, self.undefined, self.in_flight.uses
         stop = program.segment_ends[group.pc]
         for pc in range(group.pc, stop):
             self.pc = pc
+            if in_flight:
+                self.in_flight.check(pc, lanes)
             (program.tracked if undefined else program.steps)[pc](self, lanes)
         self.clock += stop - group.pc
         control = program.controls[stop]
@@ -271,6 +293,7 @@ class Machine:
                 group.lanes = group.lanes.where(~mask)
                 self._add(self._blocked, group)
             if going.n:
+                self.acquire(going)
                 if condition.resume is not None:
                     condition.resume(self, going)
                 self._add(self._ready, Group(group.pc + (not condition.again), going, group.stack))
@@ -281,11 +304,8 @@ class Machine:
             if group.condition is None:
                 raise AssertionError("a blocked group waits for nothing")
             self.group, self.pc = group, group.pc
-            instruction = self.program.instructions[group.pc]
             lane = int(group.lanes.index[0])
-            at = f"PTX line {instruction.ptx_line}"
-            if instruction.kernel_line is not None:
-                at = "{}:{}:{}, ".format(*instruction.kernel_line) + at
+            at = self.place_text(group.pc)
             waits = condition_text(self, group)
             lines.append(
                 f"  {group.lanes.n} threads, first block {self.block_index(lane)} "

@@ -14,11 +14,12 @@ import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["ELEMENT_BYTES", "gather_operand", "multiply", "widen"]
+__all__ = ["ELEMENT_BYTES", "INTEGERS", "accumulate", "multiply", "widen"]
 
 ELEMENT_BYTES = {
     "f16": 2, "bf16": 2, "tf32": 4, "e4m3": 1, "e5m2": 1, "s8": 1, "u8": 1,
 }  # fmt: skip
+INTEGERS = frozenset({"s8", "u8"})
 _BYTE_TYPES: dict[str, Any] = {
     "e4m3": ml_dtypes.float8_e4m3fn,
     "e5m2": ml_dtypes.float8_e5m2,
@@ -33,8 +34,9 @@ Array = NDArray[Any]
 
 @lru_cache(maxsize=8)
 def _byte_table(name: str) -> Array:
-    wide = np.float64 if name in ("s8", "u8") else np.float32
-    return np.arange(256, dtype=np.uint8).view(_BYTE_TYPES[name]).astype(wide)
+    wide = np.float64 if name in INTEGERS else np.float32
+    table: Array = np.arange(256, dtype=np.uint8).view(_BYTE_TYPES[name]).astype(wide)
+    return table
 
 
 def widen(raw: Array, name: str) -> Array:
@@ -54,20 +56,24 @@ def widen(raw: Array, name: str) -> Array:
     raise AssertionError(f"no matrix operand type {name}")
 
 
-def gather_operand(
-    chunks: Array, blocks: NDArray[np.intp] | slice, index: NDArray[np.intp], name: str
-) -> Array:
-    """Read an operand of every block: [n, outer, elements of the inner axis].
-
-    `chunks` is shared memory as [blocks, 16-byte items], `index` from `operand_chunks`.
-    """
-    if isinstance(blocks, slice):
-        raw = np.take(chunks[blocks], index, axis=1)
-    else:
-        raw = chunks[blocks[:, None, None], index]
-    return widen(raw.view(np.uint8), name)
-
-
 def multiply(a: Array, b: Array) -> Array:
     """Return A B^T for every block: [n, m, k] x [n, columns, k] -> [n, m, columns]."""
-    return np.matmul(a, b.transpose(0, 2, 1))
+    product: Array = np.matmul(a, b.transpose(0, 2, 1))
+    return product
+
+
+def accumulate(old: Array | None, product: Array, dtype: np.dtype[Any], saturate: bool) -> Array:
+    """Return old + product in the accumulator's type: float32, float16 or int32.
+
+    float16 is added in float32 and rounded once; int32 wraps, or saturates.
+    """
+    if dtype.kind == "f":
+        total = product if old is None else old.astype(np.float32) + product
+        return total.astype(dtype)
+    whole = product.astype(np.int64)
+    if old is not None:
+        whole += old
+    if saturate:
+        limits = np.iinfo(np.int32)
+        whole = np.clip(whole, limits.min, limits.max)
+    return whole.astype(dtype)

@@ -18,6 +18,7 @@ from astdsl.emulator.scalars import UNSIGNED, Array, BoolArray
 from astdsl.emulator.undefined import undefined_fault
 
 if TYPE_CHECKING:
+    from astdsl.emulator.guard import SharedGuard
     from astdsl.emulator.lanes import Lanes
     from astdsl.emulator.machine import Machine
 
@@ -116,6 +117,7 @@ class Memory:
         self.local = local
         self.parameters = parameters
         self.variable_addresses = variable_addresses
+        self.guard: SharedGuard | None = None
 
     def load(
         self,
@@ -139,6 +141,8 @@ class Memory:
             values = raw.view(dtype)
             return (values if count > 1 else values[:, 0]), None
         rows, offsets, memory = self._row_access(m, lanes, space, addresses, width)
+        if self.guard is not None and memory is self.shared:
+            self.guard.read(lanes, rows, offsets, width)
         return memory.load(rows, offsets, dtype, count)
 
     def store(
@@ -168,6 +172,8 @@ class Memory:
             raise m.fault("E222", "store to kernel parameters, which are read-only", lane)
         width = values.dtype.itemsize * (values.shape[1] if values.ndim == 2 else 1)
         rows, offsets, memory = self._row_access(m, lanes, space, addresses, width)
+        if self.guard is not None and memory is self.shared:
+            self.guard.write(lanes, rows, offsets, width)
         memory.store(rows, offsets, values, undefined)
 
     def shared_place(

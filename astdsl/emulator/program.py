@@ -22,6 +22,10 @@ from astdsl.emulator.syntax import Function, Instruction, Module
 from astdsl.emulator.undefined import require_defined, tracked
 
 
+# Opcodes that use the async proxy: only programs with one of them pay for the hazard checks.
+_ASYNCHRONOUS = ("mbarrier.", "cp.async.bulk", "cp.reduce.async.bulk", "wgmma.", "tcgen05.")
+
+
 @dataclass(slots=True)
 class Program:
     """What a machine runs; indices are program counters."""
@@ -34,9 +38,17 @@ class Program:
     tracked: list[Execute] = field(default_factory=list)
     controls: list[Control | None] = field(default_factory=list)
     sensitive: list[tuple[Place, ...]] = field(default_factory=list)
+    touched: list[frozenset[Place]] = field(default_factory=list)
+    guards: list[Callable[[Machine, Lanes], Lanes] | None] = field(default_factory=list)
     segment_ends: list[int] = field(default_factory=list)
     labelled: list[bool] = field(default_factory=list)
     entry: int = 0
+    is_asynchronous: bool = False
+
+    def active(self, m: Machine, pc: int, lanes: Lanes) -> Lanes:
+        """Return the lanes for which the instruction's guard predicate holds."""
+        guard = self.guards[pc]
+        return lanes if guard is None else guard(m, lanes)
 
     def check_control(self, m: Machine, pc: int, lanes: Lanes) -> None:
         """Refuse an undefined predicate or operand of an instruction that diverts lanes."""
@@ -117,6 +129,10 @@ def _append(program: Program, ops: Operands) -> None:
     program.tracked.append(track or _unreachable)
     program.controls.append(control)
     program.sensitive.append(tuple(ops.sensitive))
+    program.touched.append(frozenset((*ops.reads, *ops.writes, *ops.sensitive)))
+    guard = None if predicate is None else _active(predicate, instruction.negated)
+    program.guards.append(guard)
+    program.is_asynchronous |= instruction.opcode.startswith(_ASYNCHRONOUS)
 
 
 def _unreachable(m: Machine, lanes: Lanes) -> None:

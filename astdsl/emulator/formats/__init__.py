@@ -1,4 +1,4 @@
-"""Bit formats and index maps that the hardware dictates: tensor maps, swizzles, descriptors, fragments.
+"""Formats that the hardware dictates: tensor maps, swizzles, descriptors, fragments.
 
 Invariant: everything here is a pure function of its arguments; no emulator state, no memory.
 """

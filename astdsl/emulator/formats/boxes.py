@@ -88,16 +88,19 @@ def _inside(m: TensorMap, corner: NDArray[np.int64], unit_elements: int) -> NDAr
     return total
 
 
-def box_units(m: TensorMap, corner: NDArray[np.int64]) -> BoxUnits:
+def box_units(
+    m: TensorMap, corner: NDArray[np.int64], *, by_element: bool = False
+) -> BoxUnits:
     """Cut the boxes whose corners (elements, [n, rank]) are given into units.
 
-    A unit is 16 bytes when no box begins or ends inside one, else one element.
+    A unit is 16 bytes when no box begins or ends inside one, else (or `by_element`) one element.
     """
     last = np.array([p[-1] for p in _positions(m)], np.int64)
     fits = (corner >= 0) & (corner + last < np.array(m.dims, np.int64))
     widest = 8 if m.swizzle is Swizzle.B128_ATOM_32B_FLIP_8B else _UNIT_BYTES
     aligned = not ((corner[:, 0] * m.element_bytes) % widest).any()
-    unit_bytes = widest if aligned and fits[:, 0].all() else m.element_bytes
+    coarse = aligned and not by_element and bool(fits[:, 0].all())
+    unit_bytes = widest if coarse else m.element_bytes
     strides = np.array([m.element_bytes, *m.strides_bytes], np.int64)
     offsets = (corner @ strides)[:, None] + _relative_bytes(m, unit_bytes)[None, :]
     inside = None if fits.all() else _inside(m, corner, unit_bytes // m.element_bytes)

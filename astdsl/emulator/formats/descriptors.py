@@ -96,7 +96,7 @@ def decode_tcgen05_descriptor(bits: int) -> MatrixDescriptor:
     """
     version = (bits >> 46) & 7
     if version != _TCGEN05_VERSION:
-        raise FormatError(f"bits 46-48 of a tcgen05 matrix descriptor are {version:#05b}, not 0b001")
+        raise FormatError(f"bits 46-48 of a tcgen05 descriptor are {version:#05b}, not 0b001")
     if (bits >> 52) & 1:
         raise FormatError("absolute leading addresses (descriptor bit 52) exist on sm_103 only")
     code = bits >> 61

@@ -3,14 +3,22 @@
 NVIDIA's 128-byte object is opaque, so the emulator stores all fields in an encoding of its own;
 whatever copies those bytes (parameters, constants, global memory) carries the map along.
 Invariant: a `TensorMap` that exists satisfies the driver's constraints, and
-`TensorMap.decode(m.encode()) == m`.
+`TensorMap.from_bytes(m.to_bytes()) == m`.
 Source: CUDA driver API, "Tensor Map Object Management", cuTensorMapEncodeTiled.
 """
 
+from __future__ import annotations
+
 import struct
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from enum import IntEnum
 from functools import cached_property
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+from numpy.typing import NDArray
 
 from astdsl.emulator.formats.errors import FormatError
 from astdsl.emulator.formats.swizzle import Swizzle, span_bytes
@@ -70,6 +78,14 @@ ELEMENT_BITS = {
     _T.U4_ALIGN8B: 4, _T.U4_ALIGN16B: 4, _T.U6_ALIGN16B: 6,
 }  # fmt: skip
 FLOAT_TYPES = frozenset({_T.F16, _T.F32, _T.F64, _T.BF16, _T.F32_FTZ, _T.TF32, _T.TF32_FTZ})
+_DTYPES = {
+    np.dtype(np.uint8): _T.U8, np.dtype(np.int8): _T.U8, np.dtype(np.uint16): _T.U16,
+    np.dtype(np.int16): _T.U16, np.dtype(np.uint32): _T.U32, np.dtype(np.int32): _T.S32,
+    np.dtype(np.uint64): _T.U64, np.dtype(np.int64): _T.S64, np.dtype(np.float16): _T.F16,
+    np.dtype(np.float32): _T.F32, np.dtype(np.float64): _T.F64,
+    np.dtype(ml_dtypes.bfloat16): _T.BF16, np.dtype(ml_dtypes.float8_e4m3fn): _T.U8,
+    np.dtype(ml_dtypes.float8_e5m2): _T.U8,
+}  # fmt: skip
 _ALIGN16B_TYPES = frozenset({_T.U4_ALIGN16B, _T.U6_ALIGN16B})
 
 
@@ -93,12 +109,36 @@ class TensorMap:
     swizzle: Swizzle = Swizzle.NONE
     out_of_bounds: OutOfBounds = OutOfBounds.ZERO
     l2_promotion_bytes: int = 0
+    # What the address points at, for a launch that must map it; no part of the 128 bytes.
+    arrays: tuple[NDArray[Any], ...] = field(default=(), compare=False, repr=False)
 
     def __post_init__(self) -> None:
         if not self.element_strides:
             object.__setattr__(self, "element_strides", (1,) * len(self.dims))
         for check in _CHECKS:
             check(self)
+
+    @classmethod
+    def of(
+        cls,
+        array: NDArray[Any],
+        box: Sequence[int],
+        *,
+        swizzle: Swizzle = Swizzle.NONE,
+        out_of_bounds: OutOfBounds = OutOfBounds.ZERO,
+        element_strides: Sequence[int] = (),
+    ) -> TensorMap:
+        """Describe a NumPy array; `box` and `element_strides` follow its axes, slowest first."""
+        dtype = _DTYPES.get(array.dtype)
+        if dtype is None:
+            raise FormatError(f"tensor map: no type for arrays of {array.dtype}")
+        if array.ndim and array.shape[-1] > 1 and array.strides[-1] != array.itemsize:
+            raise FormatError("tensor map: the last axis of the array must be contiguous")
+        return cls(
+            dtype, int(array.ctypes.data), array.shape[::-1], array.strides[-2::-1],
+            tuple(box)[::-1], tuple(element_strides)[::-1], swizzle=swizzle,
+            out_of_bounds=out_of_bounds, arrays=(array,),
+        )  # fmt: skip
 
     @property
     def rank(self) -> int:
@@ -135,7 +175,7 @@ class TensorMap:
             return (1, *self.element_strides[1:])
         return self.element_strides
 
-    def encode(self) -> bytes:
+    def to_bytes(self) -> bytes:
         """Pack all fields into 128 bytes."""
         pad = (0,) * (5 - self.rank)
         packed = _LAYOUT.pack(
@@ -146,8 +186,8 @@ class TensorMap:
         return packed.ljust(MAP_BYTES, b"\0")
 
     @classmethod
-    def decode(cls, raw: bytes) -> "TensorMap":
-        """Read 128 bytes that `encode` made.  Raises `FormatError` on anything else."""
+    def from_bytes(cls, raw: bytes) -> TensorMap:
+        """Read 128 bytes that `to_bytes` made.  Raises `FormatError` on anything else."""
         if len(raw) != MAP_BYTES or raw[:4] != _MAGIC:
             raise FormatError("these 128 bytes are not a tensor map")
         fields = _LAYOUT.unpack_from(raw)
@@ -190,7 +230,7 @@ def _check_global(m: TensorMap) -> None:
     for axis, stride in enumerate(m.strides_bytes, start=1):
         _require(
             stride % alignment == 0 and 0 <= stride < _MAX_STRIDE_BYTES,
-            f"stride of dim {axis} is {stride} bytes, must be a multiple of {alignment} below 2**40",
+            f"stride of dim {axis} is {stride} bytes, not a multiple of {alignment} below 2**40",
         )
 
 
@@ -201,12 +241,12 @@ def _check_box(m: TensorMap) -> None:
     if m.interleave is not Interleave.NONE:
         return
     inner_bits = m.box[0] * m.element_bits
-    _require(inner_bits % 128 == 0, f"the box's inner {inner_bits // 8} bytes are not 16-byte units")
+    _require(inner_bits % 128 == 0, f"the box's inner {inner_bits // 8} bytes are no 16-byte units")
     if m.swizzle is not Swizzle.NONE:
         span = span_bytes(m.swizzle)
         _require(
             inner_bits <= span * 8,
-            f"the box's inner {inner_bits // 8} bytes exceed the {span} of swizzle {m.swizzle.name}",
+            f"the box's inner {inner_bits // 8} bytes exceed {span}, swizzle {m.swizzle.name}",
         )
 
 

@@ -40,7 +40,10 @@ class Row:
 
 
 ROWS: dict[str, Row] = {}
-FAMILIES: tuple[str, ...] = ("arith", "control", "memory")
+FAMILIES: tuple[str, ...] = (
+    "arith", "control", "convert", "elementary", "floating", "logic", "mbarrier", "memory", "tma",
+    "warp", "wgmma",
+)  # fmt: skip
 
 
 def _register(opcodes: tuple[str, ...], row: Row) -> None:

@@ -1,0 +1,238 @@
+"""Asynchronous copies between global and shared memory, for all blocks that issue one together.
+
+Invariant: a `Transfer` lists the same units of memory on both sides, in one order; what it moves is
+read as late as its completion, and its shared side is guarded from issue to completion.
+Source: PTX ISA 9.7.9.25 "Data movement: asynchronous copy" (bulk and tensor).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from astdsl.emulator.asynchronous import Operation
+from astdsl.emulator.guard import CHUNK_BYTES, Index, chunk_index, define
+from astdsl.emulator.mbarriers import BarrierMisuse, mbarriers_of
+from astdsl.emulator.scalars import UNSIGNED
+
+if TYPE_CHECKING:
+    from astdsl.emulator.global_memory import Allocation
+    from astdsl.emulator.lanes import Lanes
+    from astdsl.emulator.machine import Machine
+    from astdsl.emulator.scalars import Array, BoolArray
+
+__all__ = ["BulkStore", "Transfer", "issue_load", "unit_dtype"]
+
+
+def unit_dtype(unit_bytes: int) -> np.dtype[Any]:
+    """Return the type that moves one unit without looking at it."""
+    return np.dtype(np.complex128) if unit_bytes == 16 else UNSIGNED[unit_bytes * 8]
+
+
+@dataclass(slots=True, eq=False)
+class Transfer:
+    """Name the units of one copy: n boxes (one a lane), each of the same number of units.
+
+    `addresses` [n, units] are global, meaningless where `inside` is false; `units` indexes each
+    row of shared memory seen as units, [units] or [n, units]; `starts` are the boxes' first bytes.
+    """
+
+    m: Machine
+    lanes: Lanes
+    what: str
+    unit_bytes: int
+    addresses: Array
+    inside: BoolArray | None
+    rows: Array
+    starts: Array
+    size_bytes: int
+    units: Array
+    fill: int = 0
+    element_bytes: int = 1
+    pc: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.pc = self.m.pc
+
+    def operation(self, perform: Callable[[], None]) -> Operation:
+        """Return the operation that performs this copy."""
+        line = self.m.program.instructions[self.pc].ptx_line
+        return Operation(perform, self.what, line)
+
+    def chunks(self) -> Index:
+        """Return the index of the 16-byte chunks of shared memory that the copy touches."""
+        first = self.starts // CHUNK_BYTES
+        count = self.size_bytes // CHUNK_BYTES
+        if (first == first[0]).all():
+            span = slice(int(first[0]), int(first[0]) + count)
+            return chunk_index(self.rows, span, self.m.n_blocks)
+        spans = first[:, None] + np.arange(count)
+        return chunk_index(self.rows, spans, self.m.n_blocks, per_row=True)
+
+    def _shared(self) -> tuple[Array, Index]:
+        """Return shared memory as [blocks, units] and the index of this copy's units."""
+        view = self.m.memory.shared.data.view(unit_dtype(self.unit_bytes))
+        per_row = self.units.ndim == 2
+        return view, chunk_index(self.rows, self.units, self.m.n_blocks, per_row=per_row)
+
+    def read_shared(self) -> Array:
+        """Return the units in shared memory, [n, units]."""
+        view, index = self._shared()
+        values: Array = view[index]
+        return values
+
+    def write_shared(self, values: Array) -> None:
+        """Write the units to shared memory."""
+        view, index = self._shared()
+        view[index] = values
+
+    def read_global(self) -> tuple[Array, BoolArray | None]:
+        """Return the units in global memory, outside ones filled, and which are undefined."""
+        if self.inside is not None and not self.inside.any():
+            dtype = unit_dtype(self.unit_bytes)
+            return np.full(self.addresses.shape, self._fill_unit(dtype), dtype), None
+        allocation, at = self._global_index()
+        values = allocation.view(self.unit_bytes)[1].take(at)
+        undefined: BoolArray | None = None
+        if allocation.written is not None:
+            undefined = np.logical_not(allocation.shadow(self.unit_bytes)[at].all(axis=-1))
+            if self.inside is not None:
+                undefined &= self.inside
+        if self.inside is not None:
+            values[~self.inside] = self._fill_unit(values.dtype)
+        return values, undefined
+
+    def write_global(self, values: Array) -> None:
+        """Write the inside units to global memory."""
+        if self.inside is not None and not self.inside.any():
+            return
+        allocation, at = self._global_index()
+        self._require_writable(allocation)
+        if self.inside is not None:
+            at, values = at[self.inside], values[self.inside]
+        allocation.view(self.unit_bytes)[1][at] = values
+        if allocation.written is not None:
+            allocation.shadow(self.unit_bytes)[at] = True
+
+    def combine_global(self, values: Array, dtype: np.dtype[Any], combine: Any) -> None:
+        """Combine the inside units, elements of `dtype`, with global memory, box after box."""
+        if self.inside is not None and not self.inside.any():
+            return
+        allocation, at = self._global_index()
+        self._require_writable(allocation)
+        view = allocation.view(self.unit_bytes)[1].view(dtype)
+        for k in range(len(at)):
+            chosen = slice(None) if self.inside is None else self.inside[k]
+            where = at[k][chosen]
+            view[where] = combine(view[where], values[k].view(dtype)[chosen]).astype(dtype)
+
+    def _require_writable(self, allocation: Allocation) -> None:
+        """Fault if the copy writes memory that the launch may only read."""
+        if allocation.read_only:
+            raise self.fault("E222", f"the {self.what} writes {allocation.name}, read-only memory")
+
+    def fault(self, code: str, message: str, at: int = 0) -> Exception:
+        """Return a fault at the instruction that issued the copy, of its lane number `at`."""
+        self.m.pc = self.pc
+        return self.m.fault(code, message, int(self.lanes.index[at]))
+
+    def _global_index(self) -> tuple[Allocation, Array]:
+        """Return the allocation and each unit's place in it; outside units get place 0."""
+        reached = self.addresses if self.inside is None else self.addresses[self.inside]
+        allocation = self.m.memory.globals.find(int(reached.min()))
+        if allocation is None or int(reached.max()) + self.unit_bytes > allocation.high:
+            raise self._outside(reached, allocation)
+        start, _ = allocation.view(self.unit_bytes)
+        at = (self.addresses - start) // self.unit_bytes
+        return allocation, at if self.inside is None else np.where(self.inside, at, 0)
+
+    def _outside(self, reached: Array, allocation: Allocation | None) -> Exception:
+        low, high = int(reached.min()), int(reached.max()) + self.unit_bytes
+        where = "where nothing is allocated"
+        if allocation is not None:
+            where = f"past the end of {allocation.name} [{allocation.low:#x}, {allocation.high:#x})"
+        return self.fault(
+            "E220", f"the {self.what} reaches global addresses [{low:#x}, {high:#x}), {where}"
+        )
+
+    def _fill_unit(self, dtype: np.dtype[Any]) -> Any:
+        pattern = self.fill.to_bytes(self.element_bytes, "little")
+        return np.frombuffer(pattern * (self.unit_bytes // self.element_bytes), dtype)[0]
+
+
+def issue_load(transfer: Transfer, barrier_rows: Array, barrier_offsets: Array) -> None:
+    """Issue a copy to shared memory that counts its bytes off an mbarrier, outside ones too."""
+    m, chunks = transfer.m, transfer.chunks()
+    sizes = np.full(len(barrier_rows), transfer.size_bytes, np.int64)
+
+    def perform() -> None:
+        values, undefined = transfer.read_global()
+        transfer.write_shared(values)
+        if m.guard is not None:
+            m.guard.end(operation)
+        else:
+            define(m.memory.shared, chunks)
+        if undefined is not None and undefined.any():
+            _undefine(transfer, undefined)
+        try:
+            mbarriers_of(m).complete_bytes(barrier_rows, barrier_offsets, sizes)
+        except BarrierMisuse as error:
+            raise transfer.fault(error.code, error.message, error.at) from None
+        m.wake = True
+
+    operation = transfer.operation(perform)
+    if m.guard is not None:
+        m.guard.begin_write(operation, transfer.lanes, chunks)
+    m.asynchronous.issue(operation)
+
+
+def _undefine(transfer: Transfer, undefined: BoolArray) -> None:
+    """Carry unwritten global bytes over to shared memory as unwritten."""
+    units = np.broadcast_to(transfer.units, undefined.shape)
+    rows = np.broadcast_to(transfer.rows[:, None], undefined.shape)
+    shared = transfer.m.memory.shared
+    by_unit = shared.defined.reshape(len(shared.defined), -1, transfer.unit_bytes)
+    by_unit[rows[undefined], units[undefined]] = False
+
+
+class BulkStore:
+    """A copy or reduction from shared to global memory, which completes in two steps.
+
+    First the source has been read (`wait_group.read` waits for that), then global memory has been
+    written.  `done` is the second; `write` takes the values read.
+    """
+
+    def __init__(self, transfer: Transfer, write: Callable[[Array], None]) -> None:
+        self._transfer = transfer
+        self._write = write
+        self._values: Array | None = None
+        self.operation = transfer.operation(self._perform)
+        m = transfer.m
+        if m.guard is not None:
+            m.guard.begin_read(self.operation, transfer.lanes, transfer.chunks())
+
+    @property
+    def done(self) -> bool:
+        """Return whether global memory has been written."""
+        return self.operation.done
+
+    @property
+    def has_read(self) -> bool:
+        """Return whether the source may be overwritten."""
+        return self._values is not None
+
+    def read(self) -> None:
+        """Read the source, if that has not happened."""
+        if self._values is None:
+            self._values = self._transfer.read_shared()
+            if self._transfer.m.guard is not None:
+                self._transfer.m.guard.end(self.operation)
+
+    def _perform(self) -> None:
+        self.read()
+        if self._values is None:
+            raise AssertionError("a store without values")
+        self._write(self._values)

@@ -1,0 +1,83 @@
+"""Registers that an asynchronous instruction still reads or writes.
+
+Invariant: `uses` holds a register as long as some operation has it; a program without such
+operations pays one test an instruction.  Source: PTX ISA 9.7.15.5 (wgmma: accessing the registers
+before `wgmma.wait_group` is undefined), 9.7.16.8 (tcgen05.ld: before `tcgen05.wait::ld`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from astdsl.emulator.lanes import Lanes
+    from astdsl.emulator.machine import Machine
+    from astdsl.emulator.registers import Place
+    from astdsl.emulator.scalars import BoolArray
+
+__all__ = ["RegistersInFlight", "Use"]
+
+
+@dataclass(slots=True, eq=False)
+class Use:
+    """One instruction's registers in flight: which, of which lanes, and what it is."""
+
+    places: frozenset[Place]
+    lanes: Lanes
+    what: str
+    pc: int
+    remedy: str
+
+    def holds(self, n_lanes: int) -> BoolArray:
+        """Return the mask of the lanes whose registers are in flight."""
+        mask = np.zeros(n_lanes, np.bool_)
+        mask[self.lanes.sel] = True
+        return mask
+
+
+class RegistersInFlight:
+    """All registers of a machine that are in flight."""
+
+    def __init__(self, m: Machine) -> None:
+        self._m = m
+        self.uses: dict[Place, list[Use]] = {}
+
+    def begin(self, use: Use) -> Use:
+        """Put registers in flight."""
+        for place in use.places:
+            self.uses.setdefault(place, []).append(use)
+        return use
+
+    def end(self, use: Use) -> None:
+        """Give registers back."""
+        for place in use.places:
+            uses = self.uses[place]
+            uses.remove(use)
+            if not uses:
+                del self.uses[place]
+
+    def check(self, pc: int, lanes: Lanes) -> None:
+        """Fault if the instruction at `pc` touches a register in flight in one of its lanes."""
+        touched = self._m.program.touched[pc]
+        if touched.isdisjoint(self.uses):
+            return
+        active = self._m.program.active(self._m, pc, lanes)
+        self.require_free(touched, active)
+
+    def require_free(self, places: Iterable[Place], lanes: Lanes) -> None:
+        """Fault if one of the registers is in flight in one of the lanes."""
+        for place in places:
+            for use in self.uses.get(place, ()):
+                taken = use.holds(self._m.n_lanes)[lanes.index]
+                if taken.any():
+                    raise self._m.fault(
+                        "E260",
+                        f"a register of the {use.what} ({self._m.place_text(use.pc)}) is touched "
+                        "while it is in flight",
+                        int(lanes.index[np.argmax(taken)]),
+                        help=f"execute `{use.remedy}` first",
+                    )

@@ -1,0 +1,227 @@
+"""mbarrier instructions and the fences that go with them (PTX ISA 9.7.13.15, 9.7.13.4).
+
+Invariant: `try_wait` blocks its lanes until the phase completes, so that a deadlock is found
+exactly; `test_wait` never blocks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import numpy as np
+
+from astdsl.emulator import lanes as lane_sets
+from astdsl.emulator.isa import Control, Execute, controls, executes
+from astdsl.emulator.machine import Condition
+from astdsl.emulator.mbarriers import BARRIER_BYTES, BarrierMisuse, Mbarriers, mbarriers_of
+from astdsl.emulator.syntax import Address
+
+if TYPE_CHECKING:
+    from astdsl.emulator.lanes import Lanes
+    from astdsl.emulator.machine import Machine
+    from astdsl.emulator.operands import Getter, Operands
+    from astdsl.emulator.scalars import Array, BoolArray
+
+T = TypeVar("T")
+Place = Callable[["Machine", "Lanes"], "tuple[Array, Array]"]
+_SPACES = ("shared", "shared::cta", "shared::cluster")
+_ORDERS = ("release", "acquire", "relaxed", "cta", "cluster", *_SPACES)
+
+
+def barrier_place(ops: Operands, operand: Any) -> Place:
+    """Return what gives (block row, byte offset) of the mbarrier at an address, for each lane."""
+    address = ops.address(operand)
+
+    def place(m: Machine, lanes: Lanes) -> tuple[Array, Array]:
+        return m.memory.shared_place(m, lanes, address(m, lanes), BARRIER_BYTES)
+
+    return place
+
+
+def use(m: Machine, lanes: Lanes, action: Callable[[Mbarriers], T]) -> T:
+    """Act on the machine's barriers; a misuse is a fault at the lane that did it."""
+    barriers = mbarriers_of(m)
+    before = barriers.version
+    try:
+        result = action(barriers)
+    except BarrierMisuse as error:
+        raise m.fault(error.code, error.message, int(lanes.index[error.at])) from None
+    if barriers.version != before:
+        m.wake = True
+    return result
+
+
+def _numbers(get: Getter | None, m: Machine, lanes: Lanes, default: int = 1) -> Array:
+    value = default if get is None else get(m, lanes)
+    return np.broadcast_to(np.asarray(value, np.int64), lanes.n)
+
+
+@executes("mbarrier.init")
+def prepare_init(ops: Operands) -> Execute:
+    """`mbarrier.init.b64 [addr], count`."""
+    ops.allow("init", *_SPACES)
+    place, count = barrier_place(ops, ops.args[0]), ops.source(ops.args[1], "s32")
+
+    def execute(m: Machine, lanes: Lanes) -> None:
+        rows, offsets = place(m, lanes)
+        counts = _numbers(count, m, lanes)
+        use(m, lanes, lambda b: b.init(rows, offsets, counts))
+
+    return execute
+
+
+@executes("mbarrier.inval")
+def prepare_inval(ops: Operands) -> Execute:
+    """`mbarrier.inval.b64 [addr]`: the memory is ordinary again, and holds nothing."""
+    ops.allow("inval", *_SPACES)
+    place = barrier_place(ops, ops.args[0])
+
+    def execute(m: Machine, lanes: Lanes) -> None:
+        rows, offsets = place(m, lanes)
+        use(m, lanes, lambda b: b.invalidate(rows, offsets))
+
+    return execute
+
+
+def _address_at(ops: Operands) -> int:
+    """Return which operand is the barrier: the state before it may be left out."""
+    return 0 if isinstance(ops.args[0], Address) else 1
+
+
+def _tokens(ops: Operands) -> Callable[[Machine, Lanes, Array], None]:
+    """Return what writes the state tokens of an arrival, if the instruction wants them."""
+    if _address_at(ops) == 0:
+        return lambda m, lanes, tokens: None
+    return ops.destination(ops.args[0], "b64")
+
+
+@executes("mbarrier.arrive")
+def prepare_arrive(ops: Operands) -> Execute:
+    """`mbarrier.arrive{.expect_tx}{.sem.scope}.b64 {state,} [addr]{, count or bytes}`."""
+    ops.allow("arrive", "expect_tx", *_ORDERS)
+    at = _address_at(ops)
+    place, write = barrier_place(ops, ops.args[at]), _tokens(ops)
+    number = ops.source(ops.args[at + 1], "s32") if len(ops.args) > at + 1 else None
+    expects = ops.has("expect_tx")
+
+    def execute(m: Machine, lanes: Lanes) -> None:
+        rows, offsets = place(m, lanes)
+        numbers = _numbers(number, m, lanes)
+
+        def act(b: Mbarriers) -> Array:
+            if not expects:
+                return b.arrive(rows, offsets, numbers)
+            b.expect_bytes(rows, offsets, numbers)
+            return b.arrive(rows, offsets, np.ones(lanes.n, np.int64))
+
+        write(m, lanes, use(m, lanes, act))
+
+    return execute
+
+
+@executes("mbarrier.expect_tx", "mbarrier.complete_tx")
+def prepare_transaction(ops: Operands) -> Execute:
+    """`mbarrier.{expect,complete}_tx{.relaxed.scope}.b64 [addr], bytes`."""
+    ops.allow("expect_tx", "complete_tx", *_ORDERS)
+    place, number = barrier_place(ops, ops.args[0]), ops.source(ops.args[1], "s32")
+    expects = ops.has("expect_tx")
+
+    def execute(m: Machine, lanes: Lanes) -> None:
+        rows, offsets = place(m, lanes)
+        sizes = _numbers(number, m, lanes)
+
+        def act(b: Mbarriers) -> None:
+            (b.expect_bytes if expects else b.complete_bytes)(rows, offsets, sizes)
+
+        use(m, lanes, act)
+
+    return execute
+
+
+def _tester(ops: Operands) -> tuple[Callable[[Machine, Lanes], BoolArray], Place, Getter]:
+    """Return what tests the phase for each lane, the barrier's place and the phase operand."""
+    ops.allow("try_wait", "test_wait", "parity", *_ORDERS)
+    by_parity = ops.has("parity")
+    place = barrier_place(ops, ops.args[1])
+    phase = ops.source(ops.args[2], "u32" if by_parity else "b64")
+    ops.sensitive += ops.reads
+
+    def ready(m: Machine, lanes: Lanes) -> BoolArray:
+        rows, offsets = place(m, lanes)
+        wanted = np.broadcast_to(phase(m, lanes), lanes.n)
+        if by_parity:
+            return use(m, lanes, lambda b: b.is_complete(rows, offsets, wanted.astype(np.int64)))
+        return use(m, lanes, lambda b: b.has_passed(rows, offsets, wanted))
+
+    return ready, place, phase
+
+
+@executes("mbarrier.test_wait")
+def prepare_test_wait(ops: Operands) -> Execute:
+    """`mbarrier.test_wait{.parity}.b64 p, [addr], phase`: ask without waiting."""
+    ready, _, _ = _tester(ops)
+    write = ops.destination(ops.args[0], "pred")
+
+    def execute(m: Machine, lanes: Lanes) -> None:
+        passed = ready(m, lanes)
+        write(m, lanes, passed)
+        if passed.any():
+            m.acquire(lanes.where(passed))
+        if not passed.all():
+            m.give_way(lanes)
+
+    return execute
+
+
+@controls("mbarrier.try_wait")
+def prepare_try_wait(ops: Operands) -> Control:
+    """`mbarrier.try_wait{.parity}.b64 p, [addr], phase{, hint}`: wait; the answer is true."""
+    ready, place, phase = _tester(ops)
+    write = ops.destination(ops.args[0], "pred")
+
+    def describe(m: Machine, lanes: Lanes) -> str:
+        rows, offsets = place(m, lanes)
+        wanted = np.broadcast_to(phase(m, lanes), lanes.n)
+        state = mbarriers_of(m).state(int(rows[0]), int(offsets[0]))
+        return f"waits for phase {int(wanted[0])} of the {state}"
+
+    def resume(m: Machine, lanes: Lanes) -> None:
+        write(m, lanes, np.True_)
+
+    condition = Condition(ready, describe, resume)
+
+    def execute(m: Machine, lanes: Lanes) -> Lanes:
+        passed = ready(m, lanes)
+        if passed.all():
+            resume(m, lanes)
+            m.acquire(lanes)
+            return lanes
+        m.block(lanes.where(~passed), condition)
+        going = lanes.where(passed)
+        if not going.n:
+            return lane_sets.NONE
+        resume(m, going)
+        m.acquire(going)
+        return going
+
+    return execute
+
+
+@executes("fence.mbarrier_init")
+def prepare_init_fence(ops: Operands) -> Execute:
+    """`fence.mbarrier_init.release.cluster`: barriers are seen at once here."""
+    ops.allow("mbarrier_init", "release", "cluster")
+    return lambda m, lanes: None
+
+
+@executes("fence.proxy.async")
+def prepare_proxy_fence(ops: Operands) -> Execute:
+    """`fence.proxy.async{.space}`: ordinary accesses before it, asynchronous ones after it."""
+    ops.allow("proxy", "async", "global", *_SPACES)
+
+    def execute(m: Machine, lanes: Lanes) -> None:
+        if m.guard is not None and not ops.has("global"):
+            m.guard.fence(lanes)
+
+    return execute

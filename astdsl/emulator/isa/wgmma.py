@@ -1,0 +1,286 @@
+"""Warpgroup matrix products of sm_90a (PTX ISA 9.7.15).
+
+Invariant: three rules are enforced: registers in flight are not touched, `wgmma.fence` comes
+between an ordinary access of a register and its use by a product, operands in shared memory are
+fenced before and left alone until the product is done.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from astdsl.emulator.convergence import Gathering, Warpgroup, warpgroups
+from astdsl.emulator.formats.descriptors import OperandShape, decode_wgmma_descriptor
+from astdsl.emulator.formats.errors import FormatError
+from astdsl.emulator.groups import GroupLedger
+from astdsl.emulator.isa import Control, Execute, controls, executes
+from astdsl.emulator.matrix import ELEMENT_BYTES, INTEGERS
+from astdsl.emulator.products import M_ROWS, Product, ProductKind, Step, a_from_registers
+from astdsl.emulator.syntax import Immediate, Vector
+from astdsl.emulator.tiles import SharedTile, locate
+from astdsl.emulator.undefined import require_defined
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from astdsl.emulator.lanes import Lanes
+    from astdsl.emulator.machine import Machine
+    from astdsl.emulator.operands import Getter, Operands
+    from astdsl.emulator.program import Program
+    from astdsl.emulator.registers import Place
+    from astdsl.emulator.scalars import Array
+
+_SHAPE = re.compile(r"m64n(\d+)k(\d+)")
+_K_BYTES = 32
+_PAIRS = {
+    "f16": {"f16"}, "bf16": {"bf16"}, "tf32": {"tf32"}, "e4m3": {"e4m3", "e5m2"},
+    "e5m2": {"e4m3", "e5m2"}, "s8": {"s8", "u8"}, "u8": {"s8", "u8"},
+}  # fmt: skip
+_RESULTS = {
+    "f16": {"f16", "f32"}, "bf16": {"f32"}, "tf32": {"f32"}, "e4m3": {"f16", "f32"},
+    "e5m2": {"f16", "f32"}, "s8": {"s32"}, "u8": {"s32"},
+}  # fmt: skip
+_WARPS = 4
+
+
+class _State:
+    """The groups of products of every warp, and who has executed `wgmma.fence`."""
+
+    def __init__(self, m: Machine) -> None:
+        self.n_warps = -(-m.n_threads // 32)
+        self.ledger: GroupLedger[Product] = GroupLedger(m.n_blocks * self.n_warps)
+        self.fenced = np.zeros(m.n_blocks * self.n_warps, np.bool_)
+        self.open: dict[int, Product] = {}
+        self.pending: list[Product] = []
+        self.unfenced: dict[int, bool] = {}
+
+    def warps(self, m: Machine, lanes: Lanes) -> Array:
+        """Return the numbers of the warps that lanes belong to, over all blocks."""
+        return np.unique(m.block_of[lanes.sel] * self.n_warps + m.thread_of[lanes.sel] // 32)
+
+    def owners(self, group: Warpgroup) -> Array:
+        """Return the numbers of a warpgroup's warps."""
+        first = group.rows[:, None] * self.n_warps + group.number * _WARPS
+        owners: Array = (first + np.arange(_WARPS)).reshape(-1)
+        return owners
+
+
+@executes("wgmma.fence")
+def prepare_fence(ops: Operands) -> Execute:
+    """`wgmma.fence.sync.aligned`: orders register accesses before the products after it."""
+    ops.allow("fence", "sync", "aligned")
+
+    def execute(m: Machine, lanes: Lanes) -> None:
+        state = m.state(_State)
+        state.fenced[state.warps(m, lanes)] = True
+
+    return execute
+
+
+@executes("wgmma.commit_group")
+def prepare_commit(ops: Operands) -> Execute:
+    """`wgmma.commit_group.sync.aligned`: close each warp's open group."""
+    ops.allow("commit_group", "sync", "aligned")
+
+    def execute(m: Machine, lanes: Lanes) -> None:
+        state = m.state(_State)
+        state.ledger.commit(state.warps(m, lanes))
+        state.open.clear()
+
+    return execute
+
+
+@executes("wgmma.wait_group")
+def prepare_wait(ops: Operands) -> Execute:
+    """`wgmma.wait_group.sync.aligned N`: at most N groups stay in flight."""
+    ops.allow("wait_group", "sync", "aligned")
+    if not isinstance(ops.args[0], Immediate):
+        raise ops.refuse("the number of groups must be a constant")
+    keep = ops.args[0].value
+
+    def execute(m: Machine, lanes: Lanes) -> None:
+        state = m.state(_State)
+        for product in state.ledger.due(state.warps(m, lanes), keep):
+            m.asynchronous.complete(product.operation)
+        state.pending = [product for product in state.pending if not product.done]
+
+    return execute
+
+
+class _Instruction:
+    """The operands of one `wgmma.mma_async`, resolved."""
+
+    def __init__(self, ops: Operands) -> None:
+        self.kind = _kind(ops)
+        d, a, b = ops.args[0], ops.args[1], ops.args[2]
+        elements = d.elements if isinstance(d, Vector) else (d,)
+        self.d = tuple(ops.place(e) for e in elements)
+        wanted = self.kind.n // (2 * self.kind.d_parts)
+        if len(self.d) != wanted:
+            raise ops.refuse(f"D of m64n{self.kind.n} has {wanted} registers, not {len(self.d)}")
+        self.a_registers = (
+            tuple(ops.place(e) for e in a.elements) if isinstance(a, Vector) else ()
+        )
+        if isinstance(a, Vector) and len(a.elements) != 4:
+            raise ops.refuse("A in registers has four of them")
+        self.a = None if self.a_registers else ops.source(a, "b64")
+        self.b = ops.source(b, "b64")
+        self.keeps = ops.source(ops.args[3], "pred")
+        ops.sensitive += ops.reads
+        self.places = frozenset((*self.d, *self.a_registers))
+        self.transposes = _transposes(ops, bool(self.a_registers))
+        k, size = self.kind.k, ELEMENT_BYTES[self.kind.a_type]
+        self.a_shape = OperandShape(M_ROWS, k, size, self.transposes[0])
+        self.b_shape = OperandShape(self.kind.n, k, size, self.transposes[1])
+
+    def execute(self, m: Machine, lanes: Lanes) -> None:
+        """Issue the product of every warpgroup."""
+        for group in warpgroups(m, lanes):
+            self._issue(m, group)
+
+    def _issue(self, m: Machine, group: Warpgroup) -> None:
+        state, first = m.state(_State), group.lanes.index[: len(group.rows)]
+        keeps = np.broadcast_to(self.keeps(m, group.lanes), group.lanes.n)[: len(group.rows)]
+        self._check(m, state, group, keeps)
+        try:
+            step = self._step(m, group)
+        except FormatError as error:
+            raise m.fault("E280", str(error), int(first[0])) from None
+        product = state.open.get(group.number)
+        if product is not None and self._continues(product, group, keeps):
+            product.add(step, self.places)
+            return
+        product = Product(m, group, self.kind, self.d, self.a_registers, keeps.copy())
+        product.add(step, self.places)
+        state.ledger.issue(product, state.owners(group))
+        state.pending.append(product)
+        state.open[group.number] = product
+        m.asynchronous.issue(product.operation)
+
+    def _continues(self, product: Product, group: Warpgroup, keeps: Array) -> bool:
+        """Say whether this instruction only lengthens the K of a product of its group."""
+        return (
+            not product.done
+            and product.kind == self.kind
+            and product.d_places == self.d
+            and bool(product.a_places) == bool(self.a_registers)
+            and self._same_layout(product)
+            and bool(keeps.all())
+            and np.array_equal(product.group.rows, group.rows)
+        )
+
+    def _same_layout(self, product: Product) -> bool:
+        last = product.steps[-1]
+        same_a = not isinstance(last.a, SharedTile) or last.a.mn_major == self.transposes[0]
+        return same_a and last.b.mn_major == self.transposes[1]
+
+    def _step(self, m: Machine, group: Warpgroup) -> Step:
+        n = len(group.rows)
+        b = _first(self.b, m, group.lanes, n)
+        tile = locate(m, b, decode_wgmma_descriptor, self.b_shape)
+        if self.a is None:
+            return Step(a_from_registers(m, group, self.a_registers, self.kind.a_type), tile)
+        a = _first(self.a, m, group.lanes, n)
+        return Step(locate(m, a, decode_wgmma_descriptor, self.a_shape), tile)
+
+    def _check(self, m: Machine, state: _State, group: Warpgroup, keeps: Array) -> None:
+        lane = int(group.lanes.index[0])
+        if m.pc not in state.unfenced:
+            state.unfenced[m.pc] = _touched_before(m.program, m.pc, self.places)
+        if state.unfenced[m.pc] or not state.fenced[state.owners(group)].all():
+            raise m.fault(
+                "E261", "a product without wgmma.fence after the last ordinary access of its "
+                "registers", lane, help="execute `wgmma.fence.sync.aligned` before the products",
+            )  # fmt: skip
+        for other in state.pending:
+            if not other.done and _collides(other, self, group):
+                raise m.fault(
+                    "E263", f"registers of the {other.operation.what} (PTX line "
+                    f"{other.operation.ptx_line}) are used while it is in flight", lane,
+                    help="wait for it with `wgmma.wait_group`",
+                )  # fmt: skip
+        if m.undefined:
+            places = self.a_registers + (self.d if keeps.any() else ())
+            require_defined(m, group.lanes, places, "an operand of wgmma")
+
+
+def _collides(other: Product, mine: _Instruction, group: Warpgroup) -> bool:
+    """Say whether two products in flight share registers in a way that is undefined."""
+    if other.group.number != group.number:
+        return False
+    d, a = frozenset(other.d_places), frozenset(other.a_places)
+    if not d.isdisjoint(mine.a_registers) or not a.isdisjoint(mine.d):
+        return True
+    chained = other.d_places == mine.d and other.kind.n == mine.kind.n
+    return not d.isdisjoint(mine.d) and not chained
+
+
+def _first(get: Getter, m: Machine, lanes: Lanes, n: int) -> Array:
+    """Return a warpgroup-uniform value, one for each block, from the first thread."""
+    return np.broadcast_to(get(m, lanes), lanes.n)[:n]
+
+
+def _touched_before(program: Program, pc: int, places: frozenset[Place]) -> bool:
+    """Say whether straight-line code before `pc` touches the registers after the last fence."""
+    for before in range(pc - 1, -1, -1):
+        opcode = program.instructions[before].opcode
+        if opcode.startswith("wgmma.fence") or program.labelled[before + 1]:
+            return False
+        if not places.isdisjoint(program.touched[before]):
+            return True
+        if program.controls[before] is not None and not opcode.startswith("wgmma."):
+            return False
+    return False
+
+
+def _kind(ops: Operands) -> ProductKind:
+    ops.allow("mma_async", "sync", "aligned", "satfinite", *_RESULTS, *ops.modifiers[3:4])
+    shape = _SHAPE.fullmatch(ops.modifiers[3]) if len(ops.modifiers) > 6 else None
+    if shape is None:
+        raise ops.refuse("the shape is .m64nNkK, followed by the types of D, A and B")
+    n, k = int(shape[1]), int(shape[2])
+    d_type, a_type, b_type = ops.modifiers[4:7]
+    if b_type not in _PAIRS.get(a_type, ()) or d_type not in _RESULTS[a_type]:
+        raise ops.refuse(f"there is no product of .{a_type} and .{b_type} into .{d_type}")
+    if n % 8 or not 8 <= n <= 256 or k * ELEMENT_BYTES[a_type] != _K_BYTES:
+        raise ops.refuse(f"there is no shape .m64n{n}k{k} of .{a_type}")
+    scales = _constants(ops, ops.args[4:6]) if a_type not in INTEGERS else [1, 1]
+    if any(scale not in (1, -1) for scale in scales):
+        raise ops.refuse("the scales of A and B are 1 or -1")
+    return ProductKind(n, k, d_type, a_type, b_type, scales[0] * scales[1], ops.has("satfinite"))
+
+
+def _constants(ops: Operands, operands: Sequence[Any]) -> list[int]:
+    values = []
+    for operand in operands:
+        if not isinstance(operand, Immediate):
+            raise ops.refuse("scales and transposes are constants")
+        values.append(operand.value)
+    return values
+
+
+def _transposes(ops: Operands, in_registers: bool) -> tuple[bool, bool]:
+    """Return whether A and B are MN-major; only 16-bit types say so."""
+    flags = _constants(ops, ops.args[6:])
+    if not flags:
+        return False, False
+    if len(flags) != (1 if in_registers else 2):
+        raise ops.refuse("two transposes follow the scales, one if A is in registers")
+    return (False, bool(flags[0])) if in_registers else (bool(flags[0]), bool(flags[1]))
+
+
+@controls("wgmma.mma_async")
+def prepare_product(ops: Operands) -> Control:
+    """`wgmma.mma_async.sync.aligned.m64nNkK.D.A.B d, a, b, scale-d{, scales}{, transposes}`."""
+    instruction, gathering = _Instruction(ops), Gathering()
+
+    def execute(m: Machine, lanes: Lanes) -> Lanes:
+        whole = gathering.complete(m, lanes)
+        if whole.n:
+            instruction.execute(m, whole)
+        return whole
+
+    return execute

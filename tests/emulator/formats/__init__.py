@@ -1,0 +1,1 @@
+"""Tests of bit formats and index maps."""

@@ -1,0 +1,42 @@
+"""Tests of exact widening and of the product."""
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from astdsl.emulator import matrix
+
+DTYPES = {
+    "f16": np.float16, "bf16": ml_dtypes.bfloat16, "e4m3": ml_dtypes.float8_e4m3fn,
+    "e5m2": ml_dtypes.float8_e5m2, "s8": np.int8, "u8": np.uint8,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", list(DTYPES))
+@pytest.mark.filterwarnings("ignore:invalid value")
+def test_every_bit_pattern_widens_exactly(name):
+    size = np.dtype(DTYPES[name]).itemsize
+    bits = np.arange(1 << (8 * size)).astype(f"u{size}")
+    values = matrix.widen(bits.view(np.uint8), name)
+    expected = bits.view(DTYPES[name]).astype(np.float64)
+    assert np.array_equal(values.astype(np.float64), expected, equal_nan=True)
+
+
+def test_tf32_ignores_the_low_13_bits():
+    bits = np.array([0x3F801FFF, 0x3F802000], np.uint32)
+    assert matrix.widen(bits.view(np.uint8), "tf32").tolist() == [1.0, 1.0009765625]
+
+
+def test_operands_are_gathered_by_chunk_for_all_or_some_blocks():
+    shared = np.arange(3 * 64, dtype=np.uint8).reshape(3, 64)
+    chunks, index = shared.view(np.complex128), np.array([[2], [0]])
+    every = matrix.gather_operand(chunks, slice(None), index, "u8")
+    assert every[:, :, 0].tolist() == [[32, 0], [96, 64], [160, 128]]
+    some = matrix.gather_operand(chunks, np.array([2, 0]), index, "u8")
+    assert some[:, :, 0].tolist() == [[160, 128], [32, 0]]
+
+
+def test_a_product_is_a_times_b_transposed():
+    a = np.arange(12, dtype=np.float32).reshape(2, 2, 3)
+    b = np.arange(24, dtype=np.float32).reshape(2, 4, 3)
+    assert np.array_equal(matrix.multiply(a, b), np.einsum("bmk,bnk->bmn", a, b))

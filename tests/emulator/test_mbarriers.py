@@ -1,0 +1,142 @@
+"""Tests of the mbarrier object (PTX ISA 9.7.13.15)."""
+
+import numpy as np
+import pytest
+
+from astdsl.emulator.mbarriers import LIMIT, BarrierMisuse, Mbarriers
+
+
+def a(*values):
+    return np.array(values, np.int64)
+
+
+def made(count, blocks=1):
+    barriers = Mbarriers(blocks)
+    every = np.arange(blocks)
+    barriers.init(every, np.full(blocks, 64), np.full(blocks, count))
+    return barriers
+
+
+def complete(barriers, parity, block=0):
+    return bool(barriers.is_complete(a(block), a(64), a(parity))[0])
+
+
+def test_a_fresh_barrier_is_complete_for_parity_1_only():
+    barriers = made(1)
+    assert complete(barriers, 1)
+    assert not complete(barriers, 0)
+
+
+def test_a_phase_completes_at_the_last_arrival():
+    barriers = made(2)
+    barriers.arrive(a(0), a(64), a(1))
+    assert not complete(barriers, 0)
+    barriers.arrive(a(0), a(64), a(1))
+    assert complete(barriers, 0)
+    assert barriers.state(0, 64)[1:4] == (1, 2, 2)
+
+
+def test_a_phase_waits_for_its_bytes():
+    barriers = made(1)
+    barriers.expect_bytes(a(0), a(64), a(48))
+    barriers.arrive(a(0), a(64), a(1))
+    barriers.complete_bytes(a(0), a(64), a(32))
+    assert not complete(barriers, 0)
+    assert barriers.state(0, 64).transaction_bytes == 16
+    barriers.complete_bytes(a(0), a(64), a(16))
+    assert complete(barriers, 0)
+
+
+def test_bytes_may_arrive_before_they_are_expected():
+    barriers = made(1)
+    barriers.complete_bytes(a(0), a(64), a(32))
+    barriers.expect_bytes(a(0), a(64), a(32))
+    assert not complete(barriers, 0)
+    barriers.arrive(a(0), a(64), a(1))
+    assert complete(barriers, 0)
+
+
+def test_blocks_are_apart():
+    barriers = made(1, blocks=3)
+    barriers.arrive(a(1), a(64), a(1))
+    assert [complete(barriers, 0, block) for block in range(3)] == [False, True, False]
+
+
+def test_arrivals_of_one_instruction_add_up():
+    barriers = made(128)
+    tokens = barriers.arrive(np.zeros(128, np.int64), np.full(128, 64), np.ones(128, np.int64))
+    assert complete(barriers, 0)
+    assert (tokens == 0).all()
+
+
+def test_a_token_passes_when_its_phase_is_over():
+    barriers = made(1)
+    token = barriers.arrive(a(0), a(64), a(1))
+    assert barriers.has_passed(a(0), a(64), token)[0]
+    assert not barriers.has_passed(a(0), a(64), token + np.uint64(1))[0]
+
+
+def misuse(code, action):
+    with pytest.raises(BarrierMisuse) as caught:
+        action()
+    assert caught.value.code == code
+    return caught.value
+
+
+def test_too_many_arrivals_are_reported_with_both_numbers():
+    barriers = made(2)
+    error = misuse("E244", lambda: barriers.arrive(a(0), a(64), a(3)))
+    assert "3 arrivals, but the phase waits for 2 more (of 2)" in error.message
+
+
+def test_repeated_arrivals_beyond_the_phase_count_for_the_next():
+    barriers = made(1)
+    misuse("E245", lambda: barriers.arrive(a(0, 0), a(64, 64), a(1, 1)))
+
+
+def test_a_phase_that_nobody_saw_complete_may_not_be_arrived_on():
+    barriers = made(1)
+    barriers.arrive(a(0), a(64), a(1))
+    misuse("E245", lambda: barriers.arrive(a(0), a(64), a(1)))
+    assert complete(barriers, 0)
+    barriers.arrive(a(0), a(64), a(1))
+
+
+@pytest.mark.parametrize("count", [0, -1, LIMIT + 1])
+def test_counts_out_of_range_are_refused(count):
+    misuse("E240", lambda: made(count))
+    misuse("E242", lambda: made(1).arrive(a(0), a(64), a(count)))
+
+
+def test_transaction_counts_out_of_range_are_reported():
+    misuse("E246", lambda: made(1).expect_bytes(a(0), a(64), a(LIMIT + 1)))
+
+
+def test_a_barrier_must_be_initialised():
+    misuse("E243", lambda: Mbarriers(1).is_complete(a(0), a(64), a(0)))
+    misuse("E243", lambda: made(1).is_complete(a(0), a(72), a(0)))
+
+
+def test_an_invalidated_barrier_is_gone():
+    barriers = made(1)
+    barriers.invalidate(a(0), a(64))
+    misuse("E243", lambda: complete(barriers, 1))
+    barriers.init(a(0), a(64), a(5))
+    assert barriers.state(0, 64).expected == 5
+
+
+def test_a_live_barrier_is_not_initialised_again():
+    barriers = made(1)
+    misuse("E241", lambda: barriers.init(a(0), a(64), a(1)))
+
+
+def test_barriers_are_aligned():
+    misuse("E247", lambda: Mbarriers(1).init(a(0), a(60), a(1)))
+
+
+def test_ordinary_accesses_that_touch_a_barrier_are_found():
+    barriers = made(1, blocks=2)
+    blocks = a(0, 0, 0, 1)
+    assert barriers.overlaps(blocks, a(60, 56, 71, 64), 8).tolist() == [True, False, True, True]
+    barriers.invalidate(a(1), a(64))
+    assert not barriers.overlaps(a(1), a(64), 8)[0]

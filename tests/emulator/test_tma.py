@@ -1,0 +1,274 @@
+"""Tests of TMA and bulk copies, by kernels of one block or a few."""
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from astdsl.emulator import DeviceFault, run
+from astdsl.emulator.formats.swizzle import Swizzle, swizzle
+from astdsl.emulator.formats.tensormap import OutOfBounds, TensorMap
+from tests.emulator.asm import kernel, map_address, wait
+
+COMPLETIONS = ["late", "early", 7]
+SHARED_BYTES = 8192 + 16
+# Thread 0 makes the barrier at 8192, loads the box, all threads wait and copy shared memory out.
+BEGIN = """
+  mov.u32 %r0, %tid.x;
+  setp.eq.u32 %p0, %r0, 0;
+  mov.u32 %r1, smem;
+  add.u32 %r2, %r1, 8192;
+  @%p0 mbarrier.init.shared::cta.b64 [%r2], 1;
+  @%p0 fence.mbarrier_init.release.cluster;
+  bar.sync 0;
+"""
+COPY_OUT = """
+  ld.param.u64 %d1, [a0];
+  shl.b32 %r3, %r0, 2;
+  cvt.u64.u32 %d2, %r3;
+  add.u64 %d1, %d1, %d2;
+  add.u32 %r4, %r1, %r3;
+  mov.u32 %r5, %r3;
+LOOP:
+  setp.ge.u32 %p1, %r5, {bytes};
+  @%p1 bra DONE;
+  ld.shared.u32 %r6, [%r4];
+  st.global.u32 [%d1], %r6;
+  add.u32 %r4, %r4, 128;
+  add.u64 %d1, %d1, 128;
+  add.u32 %r5, %r5, 128;
+  bra LOOP;
+DONE:
+"""
+
+
+def load_kernel(rank, box_bytes, expected=None):
+    coordinates = ", ".join(f"%r{20 + i}" for i in range(rank))
+    loads = "\n".join(f"ld.param.s32 %r{20 + i}, [a{2 + i}];" for i in range(rank))
+    body = f"""{BEGIN}
+  {map_address("%d5", 1)}
+  {loads}
+  @%p0 mbarrier.arrive.expect_tx.shared::cta.b64 _, [%r2], {expected or box_bytes};
+  @%p0 cp.async.bulk.tensor.{rank}d.shared::cta.global.tile.mbarrier::complete_tx::bytes
+       [%r1], [%d5, {{{coordinates}}}], [%r2];
+  {wait("%r2", 0)}
+  {COPY_OUT.format(bytes=box_bytes)}
+"""
+    parameters = ["u64", "map", *["s32"] * rank]
+    return kernel(body, parameters, shared_bytes=SHARED_BYTES)
+
+
+def load(m, corner, completion="late", **change):
+    """Return shared memory after one load of a box, as bytes."""
+    out = np.zeros(m.box_bytes, np.uint8)
+    ptx = load_kernel(m.rank, m.box_bytes, **change)
+    run(ptx, "k", (1,), (32,), [out, m, *corner], completion=completion)
+    return out
+
+
+@pytest.mark.parametrize("completion", COMPLETIONS)
+@pytest.mark.parametrize("mode", [Swizzle.NONE, Swizzle.B32, Swizzle.B64, Swizzle.B128])
+def test_a_box_arrives_swizzled(mode, completion):
+    array = np.arange(64 * 256, dtype=np.uint16).reshape(64, 256)
+    m = TensorMap.of(array, (32, 16 if mode in (Swizzle.B32, Swizzle.NONE) else 32), swizzle=mode)
+    out = load(m, (16, 8), completion)
+    box = np.ascontiguousarray(array[8:40, 16 : 16 + m.box[0]]).view(np.uint8).reshape(-1)
+    assert np.array_equal(out[swizzle(np.arange(len(box)), mode)], box)
+
+
+@pytest.mark.parametrize("corner", [(-3, 0), (0, -2), (120, 60), (300, 0), (5, 1)])
+def test_elements_outside_are_zero(corner):
+    array = np.arange(1, 64 * 128 + 1, dtype=np.uint16).reshape(64, 128)
+    out = load(TensorMap.of(array, (8, 32)), corner).view(np.uint16).reshape(8, 32)
+    padded = np.pad(array, 512)
+    x, y = corner
+    assert np.array_equal(out, padded[512 + y : 520 + y, 512 + x : 544 + x])
+
+
+def test_elements_outside_may_be_nan():
+    array = np.ones((8, 32), ml_dtypes.bfloat16)
+    m = TensorMap.of(array, (8, 32), out_of_bounds=OutOfBounds.NAN)
+    out = load(m, (16, 0)).view(ml_dtypes.bfloat16).astype(np.float32).reshape(8, 32)
+    assert (out[:, :16] == 1).all()
+    assert np.isnan(out[:, 16:]).all()
+
+
+@pytest.mark.parametrize("rank", [1, 2, 3, 4, 5])
+def test_boxes_have_one_to_five_dimensions(rank):
+    shape = (3, 2, 4, 3, 16)[5 - rank :]
+    array = np.arange(np.prod(shape), dtype=np.uint32).reshape(shape)
+    box = (*(min(2, n) for n in shape[:-1]), 8)
+    out = load(TensorMap.of(array, box), (4, *[1] * (rank - 1))).view(np.uint32).reshape(box)
+    padded = np.pad(array, [(0, 2)] * (rank - 1) + [(0, 8)])
+    expected = padded[(*(slice(1, 1 + n) for n in box[:-1]), slice(4, 12))]
+    assert np.array_equal(out, expected)
+
+
+def fault(code, action):
+    with pytest.raises(DeviceFault) as caught:
+        action()
+    assert caught.value.code == code, str(caught.value)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("completion", COMPLETIONS)
+def test_too_many_expected_bytes_deadlock_with_both_numbers(completion):
+    m = TensorMap.of(np.zeros((64, 64), np.uint16), (8, 32))
+    text = fault("E210", lambda: load(m, (0, 0), completion, expected=512 + 16))
+    assert "0 of 1 arrivals and 16 bytes missing" in text
+
+
+def test_the_shared_address_must_be_aligned():
+    m = TensorMap.of(np.zeros((64, 64), np.uint16), (8, 32))
+    ptx = load_kernel(2, 512).replace("[%r1], [%d5", "[%r1 + 16], [%d5")
+    text = fault("E221", lambda: run(ptx, "k", (1,), (32,), [np.zeros(512, np.uint8), m, 0, 0]))
+    assert "multiple of 128" in text
+
+
+def test_a_map_of_another_rank_is_a_fault():
+    m = TensorMap.of(np.zeros((4, 64, 64), np.uint16), (1, 8, 32))
+    ptx = load_kernel(2, 512)
+    text = fault("E255", lambda: run(ptx, "k", (1,), (32,), [np.zeros(512, np.uint8), m, 0, 0]))
+    assert "2d copy uses a tensor map of rank 3" in text
+
+
+@pytest.mark.parametrize("word", ["im2col", "multicast::cluster", "tile::gather4"])
+def test_what_is_not_modelled_is_refused_before_the_run(word):
+    ptx = load_kernel(2, 512).replace(".tile.", f".{word}.")
+    fault("E201", lambda: run(ptx, "k", (1,), (32,), [np.zeros(512, np.uint8), None, 0, 0]))
+
+
+# Stores: every thread fills shared memory with its number, thread 0 stores the box.
+def store_body(instruction, fence="fence.proxy.async.shared::cta;", after=""):
+    return f"""
+  mov.u32 %r0, %tid.x;
+  setp.eq.u32 %p0, %r0, 0;
+  mov.u32 %r1, smem;
+  shl.b32 %r3, %r0, 4;
+  add.u32 %r4, %r1, %r3;
+  st.shared.v4.u32 [%r4], {{%r0, %r0, %r0, %r0}};
+  {fence}
+  bar.sync 0;
+  {map_address("%d5", 0)}
+  mov.u32 %r20, 4;
+  mov.u32 %r21, 2;
+  @%p0 {instruction}
+  @%p0 cp.async.bulk.commit_group;
+  {after}
+"""
+
+
+STORE = "cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%d5, {%r20, %r21}], [%r1];"
+WAIT_ALL = "cp.async.bulk.wait_group 0;"
+
+
+def store(body, target, grid=1):
+    ptx = kernel(body, ["map"], shared_bytes=1024)
+    run(ptx, "k", (grid,), (32,), [TensorMap.of(target, (8, 16))])
+
+
+@pytest.mark.parametrize("completion", COMPLETIONS)
+def test_a_store_writes_only_what_is_inside(completion):
+    target = np.full((8, 16), 77, np.uint32)
+    ptx = kernel(store_body(STORE, after=WAIT_ALL), ["map"], shared_bytes=1024)
+    run(ptx, "k", (1,), (32,), [TensorMap.of(target, (8, 16))], completion=completion)
+    expected = np.full((8, 16), 77, np.uint32)
+    box = np.repeat(np.arange(32, dtype=np.uint32), 4).reshape(8, 16)
+    expected[2:, 4:] = box[:6, :12]
+    assert np.array_equal(target, expected)
+
+
+@pytest.mark.parametrize(
+    ("word", "function"),
+    [("add", np.add), ("min", np.minimum), ("max", np.maximum), ("xor", np.bitwise_xor)],
+)
+def test_reductions_combine_with_global_memory(word, function):
+    target = np.arange(128, dtype=np.int32).reshape(8, 16)
+    expected = target.copy()
+    box = np.repeat(np.arange(32, dtype=np.int32), 4).reshape(8, 16)
+    expected[2:, 4:] = function(expected[2:, 4:], box[:6, :12])
+    instruction = STORE.replace("cp.async", "cp.reduce.async").replace(
+        ".bulk_group", f".{word}.tile.bulk_group"
+    )
+    store(store_body(instruction, after=WAIT_ALL), target)
+    assert np.array_equal(target, expected)
+
+
+def test_reductions_of_several_blocks_add_up():
+    target = np.zeros((8, 16), np.int32)
+    instruction = STORE.replace("cp.async", "cp.reduce.async").replace(
+        ".bulk_group", ".add.tile.bulk_group"
+    )
+    store(store_body(instruction, after=WAIT_ALL), target, grid=3)
+    assert target[2, 8] == 3 * 1
+
+
+def test_a_missing_proxy_fence_names_both_places():
+    target = np.zeros((8, 16), np.uint32)
+    text = fault("E252", lambda: store(store_body(STORE, fence="", after=WAIT_ALL), target))
+    assert "TMA store" in text
+    assert "without fence.proxy.async" in text
+
+
+def test_overwriting_the_source_of_a_store_is_a_fault():
+    target = np.zeros((8, 16), np.uint32)
+    again = "bar.sync 0; st.shared.u32 [%r4], %r0;"
+    text = fault("E250", lambda: store(store_body(STORE, after=again + WAIT_ALL), target))
+    assert "is written while the TMA store" in text
+
+
+def test_the_source_may_be_overwritten_once_it_is_read():
+    target = np.full((8, 16), 5, np.uint32)
+    after = """cp.async.bulk.wait_group.read 0; bar.sync 0; st.shared.u32 [%r4], 99; bar.sync 0;
+      cp.async.bulk.wait_group 0;"""
+    store(store_body(STORE, after=after), target)
+    assert target[7, 15] == 22
+
+
+def test_a_store_into_read_only_memory_is_a_fault():
+    target = np.zeros((8, 16), np.uint32)
+    target.flags.writeable = False
+    fault("E222", lambda: store(store_body(STORE, after=WAIT_ALL), target))
+
+
+def test_reading_the_destination_of_a_load_in_flight_is_a_fault():
+    m = TensorMap.of(np.zeros((64, 64), np.uint16), (8, 32))
+    ptx = load_kernel(2, 512).replace("@!%p9 bra WAIT_a;", "").replace(
+        "mbarrier.try_wait.parity.shared::cta.b64 %p9, [%r2], 0;", ""
+    )
+    text = fault("E250", lambda: run(ptx, "k", (1,), (32,), [np.zeros(512, np.uint8), m, 0, 0]))
+    assert "is read while the TMA load" in text
+
+
+BULK = """
+  ld.param.u64 %d6, [a1];
+  @%p0 mbarrier.arrive.expect_tx.shared::cta.b64 _, [%r2], 256;
+  @%p0 cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%r1], [%d6], 256, [%r2];
+"""
+
+
+@pytest.mark.parametrize("completion", COMPLETIONS)
+def test_bulk_loads_copy_bytes(completion):
+    source = np.arange(256, dtype=np.uint8)
+    out = np.zeros(256, np.uint8)
+    body = BEGIN + BULK + wait("%r2", 0) + COPY_OUT.format(bytes=256)
+    ptx = kernel(body, ["u64", "u64"], shared_bytes=SHARED_BYTES)
+    run(ptx, "k", (1,), (32,), [out, source], completion=completion)
+    assert np.array_equal(out, source)
+
+
+@pytest.mark.parametrize("reduces", [False, True])
+def test_bulk_stores_copy_or_add(reduces):
+    source = np.arange(64, dtype=np.float32)
+    out = np.ones(64, np.float32)
+    opcode = "cp.async.bulk.global.shared::cta.bulk_group"
+    if reduces:
+        opcode = "cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32"
+    body = f"""{BEGIN}{BULK}{wait("%r2", 0)}
+  ld.param.u64 %d7, [a0];
+  @%p0 {opcode} [%d7], [%r1], 256;
+  @%p0 cp.async.bulk.commit_group;
+  @%p0 cp.async.bulk.wait_group 0;
+"""
+    ptx = kernel(body, ["u64", "u64"], shared_bytes=SHARED_BYTES)
+    run(ptx, "k", (1,), (32,), [out, source])
+    assert np.array_equal(out, source + reduces)
