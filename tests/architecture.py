@@ -27,6 +27,8 @@ LEVELS = (
     ("frontend", "lowering", "runtime", "emulator"),
     ("backend",),
     ("compile",),
+    ("call",),
+    ("lowered",),
     ("kernel",),
     ("",),
     ("stdlib",),
@@ -44,9 +46,9 @@ SEES = {
 # The two tables of late imports, and the rooms they may reach besides those of their level.
 LATE_TABLES = {"astdsl.backend": {"lowering"}, "astdsl.runtime.devices": {"emulator"}}
 
-# Registries: filled by decorators at import, then closed; and the current trace.
+# Registries: filled by decorators at import, then closed; the current trace; the chosen device.
 REGISTRIES = {"astdsl.emulator.isa.ROWS", "astdsl.ir.evaluate.table.EVALUATORS"}
-CONTEXT_VARIABLES = {"astdsl.lang.tracing"}
+CONTEXT_VARIABLES = {"astdsl.lang.tracing", "astdsl.runtime.devices"}
 
 RICH_ROOM = "astdsl.cli.render"
 

@@ -1,0 +1,101 @@
+"""The seam to the back end: what the compiler asks of it, and the late import that finds it.
+
+Invariant: `astdsl.lowering`, and LLVM with it, is loaded by the first kernel that needs PTX.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from astdsl.errors import UnsupportedFeature, did_you_mean
+from astdsl.ir.core import Module
+from astdsl.ir.launch import LaunchPlan
+
+
+class Compiled(Protocol):
+    """What lowering makes of a module for one target."""
+
+    @property
+    def scheduled(self) -> Module:
+        """The module in explicit operations."""
+
+    @property
+    def llvm(self) -> str:
+        """LLVM's text."""
+
+    @property
+    def ptx(self) -> str:
+        """The PTX."""
+
+    @property
+    def plan(self) -> LaunchPlan:
+        """How to launch it."""
+
+    @property
+    def buffers(self) -> Any:
+        """The shared-memory buffers, for reports."""
+
+
+class Cubin(Protocol):
+    """An assembled kernel, and what it costs."""
+
+    @property
+    def image(self) -> bytes:
+        """The file that the driver loads."""
+
+    @property
+    def registers(self) -> int:
+        """Registers of a thread."""
+
+    @property
+    def spill_bytes(self) -> int:
+        """Bytes that a thread moves to and from local memory for lack of registers."""
+
+    @property
+    def stack_bytes(self) -> int:
+        """Bytes of a thread's stack."""
+
+    @property
+    def messages(self) -> tuple[str, ...]:
+        """What the assembler said beyond the costs."""
+
+
+def compile_module(module: Module, target: str, options: Mapping[str, Any]) -> Compiled:
+    """Lower a module to PTX for a target."""
+    from astdsl.lowering import compile_module as lower
+
+    compiled: Compiled = lower(module, _target(target).name, options)
+    return compiled
+
+
+def assemble(ptx: str, target: str) -> Cubin:
+    """Assemble PTX."""
+    from astdsl.lowering.nvptx.assemble import assemble as run_assembler
+
+    cubin: Cubin = run_assembler(ptx, _target(target))
+    return cubin
+
+
+def disassemble(cubin: Cubin) -> str:
+    """Return the SASS of a cubin. Raises DeviceUnavailable where no disassembler is installed."""
+    from astdsl.lowering.nvptx.assemble import disassemble as run_disassembler
+
+    text: str = run_disassembler(cubin)  # type: ignore[arg-type]
+    return text
+
+
+def check_target(name: str) -> str:
+    """Return a target's name. Raises UnsupportedFeature for one that there is not."""
+    return str(_target(name).name)
+
+
+def _target(name: str) -> Any:
+    from astdsl.lowering.target import TARGETS
+
+    if name not in TARGETS:
+        raise UnsupportedFeature(
+            f"there is no target `{name}`",
+            help=did_you_mean(name, TARGETS) or f"targets are {', '.join(TARGETS)}",
+        )
+    return TARGETS[name]

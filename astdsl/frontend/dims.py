@@ -1,0 +1,271 @@
+"""Shapes and dtypes of a call's arrays against the annotations of a kernel.
+
+Invariant: a dim's name has one extent in a call; where two arguments disagree, the error names
+both.
+"""
+
+from __future__ import annotations
+
+import ast
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Protocol
+
+from astdsl.errors import BadArgument
+from astdsl.frontend.signature import Parameter
+from astdsl.ir.dtypes import DType, f32, tf32
+from astdsl.lang.annotations import ANYTHING, ArraySpec, Dim
+
+
+class Shaped(Protocol):
+    """An array as a signature sees it."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The extent of each axis."""
+
+    @property
+    def dtype(self) -> DType:
+        """The element type."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fitted:
+    """What the arrays of a call settle, by parameter.
+
+    `shapes` are those of omitted outputs; `static` the extents that annotations and constants fix;
+    `names` the name of each axis, "" where it has none.
+    """
+
+    shapes: dict[str, tuple[int, ...]]
+    dtypes: dict[str, DType]
+    static: dict[str, tuple[int | None, ...]]
+    names: dict[str, tuple[str, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Origin:
+    """Where a name's extent comes from: an axis of an argument, or a constant."""
+
+    extent: int
+    words: str
+    places: tuple[Any, ...] = ()
+
+
+def fit(
+    params: Sequence[Parameter], arrays: Mapping[str, Shaped], constants: Mapping[str, Any]
+) -> Fitted:
+    """Match arrays with their annotations. Raises BadArgument, naming both sides."""
+    known = {n: _Origin(v, f"the constant `{n}`") for n, v in constants.items() if _is_extent(v)}
+    fixed = {name: origin.extent for name, origin in known.items()}
+    present = [p for p in params if p.name in arrays]
+    for p in present:
+        _check_dtype(p, arrays[p.name].dtype)
+        _unify(p, arrays[p.name].shape, known)
+    extents = {name: origin.extent for name, origin in known.items()}
+    for p in present:
+        _check_expressions(p, arrays[p.name].shape, extents)
+    first = arrays[present[0].name].dtype if present else None
+    omitted = [p for p in params if p.spec and p.spec.role == "out" and p.name not in arrays]
+    shapes = {p.name: _computed_shape(p, extents) for p in omitted}
+    dtypes = {p.name: _typed(p, arrays[p.name].dtype) for p in present}
+    dtypes |= {p.name: _computed_dtype(p, first) for p in omitted}
+    ranks = {p.name: len(arrays[p.name].shape) for p in present} | {
+        p.name: len(shapes[p.name]) for p in omitted
+    }
+    both = [p for p in params if p.name in ranks]
+    return Fitted(
+        shapes=shapes,
+        dtypes=dtypes,
+        static={p.name: _static(p, ranks[p.name], fixed) for p in both},
+        names={p.name: tuple(d.name for d in _dims(p, ranks[p.name])) for p in both},
+    )
+
+
+def _is_extent(value: object) -> bool:
+    return type(value) is int and value >= 0
+
+
+def _spec(p: Parameter) -> ArraySpec:
+    assert p.spec is not None, f"`{p.name}` is a scalar"
+    return p.spec
+
+
+def _check_dtype(p: Parameter, dtype: DType) -> None:
+    allowed = _spec(p).dtypes
+    if allowed and not any(_holds(want, dtype) for want in allowed):
+        wanted = " or ".join(d.name for d in allowed)
+        raise BadArgument(
+            f"`{p.name}` takes {wanted}, got an array of {dtype}",
+            p.place,
+            help=f"convert it by `.astype`, or annotate `{p.name}` with {dtype} too",
+        )
+
+
+def _holds(wanted: DType, dtype: DType) -> bool:
+    """Whether an array of `dtype` is one of `wanted`: tf32 is stored as f32."""
+    return wanted is dtype or (wanted is tf32 and dtype is f32)
+
+
+def _typed(p: Parameter, dtype: DType) -> DType:
+    """Return the dtype that the kernel sees: tf32 where the annotation says so of an f32 array."""
+    allowed = _spec(p).dtypes
+    return dtype if not allowed or dtype in allowed else tf32
+
+
+def _computed_dtype(p: Parameter, first: DType | None) -> DType:
+    """Return the dtype of an omitted output: its only one, else that of the first array."""
+    allowed = _spec(p).dtypes
+    if len(allowed) == 1:
+        return allowed[0]
+    if first is not None and (not allowed or first in allowed):
+        return first
+    raise BadArgument(
+        f"the dtype of the omitted output `{p.name}` is not known",
+        p.place,
+        help=f"pass `{p.name}`, or annotate it with one dtype",
+    )
+
+
+def _unify(p: Parameter, shape: Sequence[int], known: dict[str, _Origin]) -> None:
+    """Match the rank, the integers and the names of one array, learning new names."""
+    _check_rank(p, len(shape))
+    for axis, (dim, extent) in enumerate(zip(_dims(p, len(shape)), shape, strict=True)):
+        if dim.extent is not None and dim.extent != extent:
+            raise BadArgument(
+                f"axis {axis} of `{p.name}` has {extent} elements, and its annotation says "
+                f"{dim.text}",
+                p.place,
+            )
+        if dim.name:
+            here = _Origin(extent, f"axis {axis} of `{p.name}`", (p.place,))
+            _agree(dim.name, here, known.setdefault(dim.name, here))
+
+
+def _agree(name: str, here: _Origin, found: _Origin) -> None:
+    if found.extent != here.extent:
+        others = [place for place in found.places if place not in here.places]
+        raise BadArgument(
+            f"`{name}` is {found.extent} by {found.words}, and {here.extent} by {here.words}",
+            *here.places,
+            *others,
+            help="all uses of a dim's name must agree",
+        )
+
+
+def _check_rank(p: Parameter, rank: int) -> None:
+    spec = _spec(p)
+    if spec.dims is None:
+        return
+    wanted = len(spec.dims)
+    if rank < wanted or (rank > wanted and not spec.any_rank):
+        least = "at least " if spec.any_rank else ""
+        raise BadArgument(
+            f"`{p.name}` takes {least}{wanted} axes, got an array of {rank}",
+            p.place,
+            help="add axes by `x[None, :]` or `.reshape`, or change the annotation",
+        )
+
+
+def _check_expressions(p: Parameter, shape: Sequence[int], extents: Mapping[str, int]) -> None:
+    for axis, (dim, extent) in enumerate(zip(_dims(p, len(shape)), shape, strict=True)):
+        wanted = _value(p, dim, extents)
+        if dim.is_expression and wanted is not None and wanted != extent:
+            raise BadArgument(
+                f"axis {axis} of `{p.name}` has {extent} elements, and `{dim.text}` is {wanted}",
+                p.place,
+            )
+
+
+def _computed_shape(p: Parameter, extents: Mapping[str, int]) -> tuple[int, ...]:
+    """Return the shape of an omitted output. Raises BadArgument for a dim that nothing settles."""
+    spec = _spec(p)
+    if spec.dims is None or spec.any_rank:
+        raise BadArgument(
+            f"the shape of the omitted output `{p.name}` is not known",
+            p.place,
+            help=f"pass `{p.name}`, or name its dims in the annotation",
+        )
+    shape = []
+    for dim in spec.dims:
+        extent = _value(p, dim, extents)
+        if extent is None or extent < 0:
+            why = "no argument settles it" if extent is None else f"it is {extent}"
+            raise BadArgument(
+                f"the dim `{dim.text}` of the omitted output `{p.name}` is not known: {why}",
+                p.place,
+                help=f"pass `{p.name}`",
+            )
+        shape.append(extent)
+    return tuple(shape)
+
+
+def _static(p: Parameter, rank: int, fixed: Mapping[str, int]) -> tuple[int | None, ...]:
+    """Return the extents that the annotation and constants alone fix."""
+    return tuple(_value(p, dim, fixed) for dim in _dims(p, rank))
+
+
+def _dims(p: Parameter, rank: int) -> tuple[Dim, ...]:
+    """Return a dim for each axis; axes that the annotation says nothing of may be anything."""
+    dims = _spec(p).dims or ()
+    return (Dim(ANYTHING),) * (rank - len(dims)) + dims
+
+
+def _value(p: Parameter, dim: Dim, extents: Mapping[str, int]) -> int | None:
+    """Return what a dim must be, None where `extents` do not settle it."""
+    if dim.extent is not None:
+        return dim.extent
+    if dim.is_anything or any(name not in extents for name in dim.names):
+        return None
+    if dim.name:
+        return extents[dim.name]
+    try:
+        return _evaluate(_parsed(dim.text), extents)
+    except ZeroDivisionError:
+        raise BadArgument(f"the dim `{dim.text}` of `{p.name}` divides by 0", p.place) from None
+
+
+@lru_cache(maxsize=1024)
+def _parsed(text: str) -> ast.expr:
+    return ast.parse(text, mode="eval").body
+
+
+def _cdiv(a: int, b: int) -> int:
+    return -(-a // b)
+
+
+# What the annotations' grammar allows (`lang.annotations`).
+_OPERATORS: dict[type[ast.AST], Callable[..., int]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.FloorDiv: operator.floordiv,
+    ast.Mod: operator.mod,
+    ast.USub: operator.neg,
+}
+_FUNCTIONS: dict[str, Callable[..., int]] = {"cdiv": _cdiv, "min": min, "max": max}
+
+
+def _evaluate(node: ast.expr, extents: Mapping[str, int]) -> int:
+    return _EVALUATORS[type(node)](node, extents)
+
+
+def _operation(node: ast.BinOp, extents: Mapping[str, int]) -> int:
+    left, right = _evaluate(node.left, extents), _evaluate(node.right, extents)
+    return _OPERATORS[type(node.op)](left, right)
+
+
+def _call(node: ast.Call, extents: Mapping[str, int]) -> int:
+    assert isinstance(node.func, ast.Name), "the grammar calls names"
+    return _FUNCTIONS[node.func.id](*(_evaluate(a, extents) for a in node.args))
+
+
+_EVALUATORS: dict[type[ast.AST], Callable[..., int]] = {
+    ast.Constant: lambda node, extents: int(node.value),
+    ast.Name: lambda node, extents: extents[node.id],
+    ast.BinOp: _operation,
+    ast.UnaryOp: lambda node, extents: _OPERATORS[type(node.op)](_evaluate(node.operand, extents)),
+    ast.Call: _call,
+}

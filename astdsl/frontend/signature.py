@@ -1,0 +1,213 @@
+"""What a kernel's parameters take: from a function's parameters and annotations.
+
+Invariant: a signature is read once, and every mistake in it is reported at its parameter.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+from collections.abc import Hashable
+from dataclasses import dataclass
+from types import FunctionType, NoneType
+from typing import Any
+
+from astdsl.errors import BadSignature, SourceUnavailable
+from astdsl.frontend.source_text import find_function
+from astdsl.ir.dtypes import DType, boolean, f32, i32
+from astdsl.lang.annotations import ArraySpec, Role
+from astdsl.source import Span
+
+MISSING: Any = inspect.Parameter.empty
+ANNOTATIONS = '`x: In[f32, "M N"]`, `y: Out[f32, "M N"]`, or a scalar `alpha: f32`'
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """A positional parameter: an array by its `spec`, else a scalar.
+
+    A scalar without a dtype takes that of the Python number. `optional` parameters may be left
+    out or None.
+    """
+
+    name: str
+    span: Span
+    spec: ArraySpec | None = None
+    dtype: DType | None = None
+    default: Any = MISSING
+    optional: bool = False
+
+    @property
+    def place(self) -> tuple[Span, str]:
+        """The parameter as a place of an error report."""
+        return (self.span, f"parameter `{self.name}`")
+
+
+@dataclass(frozen=True, slots=True)
+class ConstantParameter:
+    """A keyword-only parameter: a compile-time constant."""
+
+    name: str
+    span: Span
+    default: Any = MISSING
+
+
+@dataclass(frozen=True, slots=True)
+class Signature:
+    """A kernel's name, its positional parameters, and its constants.
+
+    `bound` is the name of a method's first parameter, empty for a function.
+    """
+
+    name: str
+    span: Span
+    params: tuple[Parameter, ...]
+    constants: tuple[ConstantParameter, ...]
+    bound: str = ""
+
+    @property
+    def roles(self) -> dict[str, str]:
+        """The role of each parameter: in, out, inout or scalar."""
+        return {p.name: p.spec.role if p.spec else "scalar" for p in self.params}
+
+
+def signature_of(function: FunctionType, *, is_method: bool = False) -> Signature:
+    """Read a function's signature. Raises BadSignature at the parameter that is malformed."""
+    spans = parameter_spans(function)
+    here = spans[""]
+    parameters = list(inspect.signature(function, follow_wrapped=False).parameters.values())
+    bound = parameters.pop(0).name if is_method and parameters else ""
+    annotations = _Annotations(function)
+    params, constants = [], []
+    for parameter in parameters:
+        span = spans.get(parameter.name, here)
+        if parameter.kind is parameter.KEYWORD_ONLY:
+            constants.append(ConstantParameter(parameter.name, span, parameter.default))
+        elif parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+            raise BadSignature(
+                f"a kernel has a fixed number of parameters, and `{parameter.name}` takes any",
+                (span, ""),
+                help="write the parameters out, one for each array",
+            )
+        else:
+            params.append(_parameter(parameter, span, annotations))
+    return Signature(function.__name__, here, tuple(params), tuple(constants), bound)
+
+
+def parameter_spans(function: FunctionType) -> dict[str, Span]:
+    """Return the span of each parameter with its annotation; "" is that of the function's name.
+
+    Where the source is not known, every span is the function's first line.
+    """
+    code = function.__code__
+    try:
+        source = find_function(function)
+    except SourceUnavailable:
+        first = Span(code.co_filename, code.co_firstlineno, 0, code.co_firstlineno, 0)
+        return {"": first}
+    node = source.node
+    spans = {"": _name_span(source.file, node)}
+    for argument in (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs):
+        spans[argument.arg] = _span(source.file, argument)
+    for rest in (node.args.vararg, node.args.kwarg):
+        if rest is not None:
+            spans[rest.arg] = _span(source.file, rest)
+    return spans
+
+
+def _span(file: str, node: ast.arg) -> Span:
+    end_line, end_column = node.end_lineno or node.lineno, node.end_col_offset or node.col_offset
+    return Span(file, node.lineno, node.col_offset, end_line, end_column)
+
+
+def _name_span(file: str, node: ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda) -> Span:
+    is_lambda = isinstance(node, ast.Lambda)
+    keyword = len("async def " if isinstance(node, ast.AsyncFunctionDef) else "def ")
+    start = node.col_offset if is_lambda else node.col_offset + keyword
+    length = len("lambda") if isinstance(node, ast.Lambda) else len(node.name.encode())
+    return Span(file, node.lineno, start, node.lineno, start + length)
+
+
+class _Annotations:
+    """A function's annotations; those that are text are evaluated where the function stands."""
+
+    def __init__(self, function: FunctionType) -> None:
+        self._function = function
+        names = function.__code__.co_freevars
+        cells = zip(names, function.__closure__ or (), strict=True)
+        self._locals = {name: _content(cell) for name, cell in cells}
+
+    def read(self, name: str, span: Span) -> Any:
+        """Return an annotation as an object, MISSING where there is none."""
+        try:
+            found = self._function.__annotations__.get(name, MISSING)
+            if isinstance(found, str):
+                # The text is the user's own, from the function's own source.
+                found = eval(found, self._function.__globals__, self._locals)  # noqa: S307
+        except NameError as error:
+            raise BadSignature(
+                f"the annotation of `{name}` uses a name that is not known here: {error}",
+                (span, ""),
+                help="with `from __future__ import annotations` only globals and names that the "
+                "kernel's body uses too are known: move the name to the module, or leave the "
+                "import out",
+            ) from None
+        return found
+
+
+def _content(cell: Any) -> Any:
+    try:
+        return cell.cell_contents
+    except ValueError:  # not assigned yet
+        return MISSING
+
+
+def _parameter(parameter: inspect.Parameter, span: Span, annotations: _Annotations) -> Parameter:
+    name, default = parameter.name, parameter.default
+    found = annotations.read(name, span)
+    found, optional = _without_none(found)
+    if isinstance(found, ArraySpec):
+        if found.problem is not None:
+            raise BadSignature(found.problem.message, (span, ""), help=found.problem.help)
+        _check_array_default(name, span, default, optional)
+        return Parameter(name, span, found, None, default, optional)
+    dtype = SCALARS.get(found) if isinstance(found, Hashable) else None
+    if optional or (dtype is None and found is not MISSING and not isinstance(found, DType)):
+        raise BadSignature(
+            f"`{name}` has an annotation that is neither an array's nor a scalar's: {found!r}",
+            (span, ""),
+            help=f"write {ANNOTATIONS}; put a compile-time constant after `*`",
+        )
+    kept = found if isinstance(found, DType) else dtype
+    return Parameter(name, span, None, kept, default)
+
+
+# Python's types as annotations of scalars.
+SCALARS: dict[Any, DType] = {int: i32, float: f32, bool: boolean}
+
+
+def _without_none(annotation: Any) -> tuple[Any, bool]:
+    """Split `X | None` into X and whether None was there; `In` by itself is any array."""
+    if isinstance(annotation, Role):
+        return ArraySpec(annotation.role), False
+    if isinstance(annotation, ArraySpec):
+        return annotation, annotation.optional
+    arguments = getattr(annotation, "__args__", ())
+    if NoneType in arguments and len(arguments) == 2:
+        return next(a for a in arguments if a is not NoneType), True
+    return annotation, False
+
+
+def _check_array_default(name: str, span: Span, default: Any, optional: bool) -> None:
+    if default not in (MISSING, None):
+        raise BadSignature(
+            f"the array `{name}` has a default, and an array's can only be None",
+            (span, ""),
+            help="leave the default out",
+        )
+    if default is None and not optional:
+        raise BadSignature(
+            f"`{name}` has the default None, which its annotation does not allow",
+            (span, ""),
+            help="annotate it `In[...] | None`",
+        )

@@ -1,0 +1,302 @@
+"""Arrays of any library, seen as address, shape, strides and dtype.
+
+Invariant: an `ArrayView` describes memory of the host that stays valid while its `owner` lives;
+strides count elements and may be zero or negative; the address is that of element (0, ..., 0).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from astdsl.errors import AliasedOutput, BadArgument, DeviceUnavailable, UnsupportedFeature
+from astdsl.ir.dtypes import BY_NUMPY, DType, f4e2m1
+from astdsl.runtime import dlpack
+from astdsl.source import Span
+
+ARRAY_LIBRARIES = "NumPy arrays and host arrays with `__dlpack__` are accepted"
+# Work that `np.shares_memory` may spend on one pair before the pair is refused.
+SHARING_WORK = 100_000
+
+AnyArray: TypeAlias = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Where:
+    """The parameter that an array is passed to: its name, and where it stands in the source."""
+
+    name: str
+    span: Span
+
+    @property
+    def place(self) -> tuple[Span, str]:
+        """The parameter as a place of an error report."""
+        return (self.span, f"parameter `{self.name}`")
+
+
+@dataclass(frozen=True, slots=True)
+class ArrayView:
+    """Memory as an array: what a launch needs to know of an argument.
+
+    `owner` is what keeps the memory alive; `library` names where the array comes from.
+    """
+
+    address: int
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    dtype: DType
+    writeable: bool
+    owner: object
+    library: str = "numpy"
+
+    @property
+    def elements(self) -> int:
+        """Number of elements."""
+        return math.prod(self.shape)
+
+
+def is_array(value: object) -> bool:
+    """Whether a value is what an array parameter takes."""
+    return (
+        isinstance(value, np.ndarray)
+        or hasattr(value, "__dlpack__")
+        or hasattr(value, "__cuda_array_interface__")
+    ) and not isinstance(value, np.generic)
+
+
+def view_of(value: object, where: Where) -> ArrayView:
+    """Describe an array argument.
+
+    Raises BadArgument for what is no array, for strides that are no whole number of elements and
+    for dtypes without a kernel type; DeviceUnavailable for arrays that are not in host memory.
+    """
+    if isinstance(value, ArrayView):
+        return value
+    if isinstance(value, np.ndarray):
+        return _view_of_numpy(value, where)
+    if hasattr(value, "__cuda_array_interface__"):
+        raise DeviceUnavailable(
+            f"`{where.name}` is in GPU memory, and this version has no `cuda` device",
+            where.place,
+            help="copy it to the host, for example by `.get()` or `.cpu()`",
+        )
+    if hasattr(value, "__dlpack__") and not isinstance(value, np.generic):
+        return _view_of_dlpack(value, where)
+    raise BadArgument(
+        f"`{where.name}` takes an array, got {type(value).__name__}",
+        where.place,
+        help=f"{ARRAY_LIBRARIES}; `numpy.asarray` makes one",
+    )
+
+
+def _view_of_numpy(array: AnyArray, where: Where) -> ArrayView:
+    if isinstance(array, np.ma.MaskedArray):
+        raise BadArgument(
+            f"`{where.name}` is a masked array, whose mask a kernel does not see",
+            where.place,
+            help="pass `.filled(value)`",
+        )
+    dtype = dtype_of_numpy(array.dtype, where)
+    strides = _strides_in_elements(array.strides, array.dtype.itemsize, where)
+    address = array.__array_interface__["data"][0]
+    return ArrayView(address, array.shape, strides, dtype, array.flags.writeable, array)
+
+
+def dtype_of_numpy(numpy: np.dtype[Any], where: Where) -> DType:
+    """Return the kernel dtype of a NumPy dtype; BadArgument where there is none."""
+    dtype = BY_NUMPY.get(numpy)
+    if dtype is f4e2m1:
+        raise UnsupportedFeature(
+            f"`{where.name}` is a NumPy array of float4_e2m1fn, which holds one element a byte",
+            where.place,
+            help="f4e2m1 arguments, two elements a byte, are not in this version",
+        )
+    if dtype is None:
+        way_out = f"convert it, for example by `.astype({_nearest(numpy)!r})`"
+        raise BadArgument(
+            f"`{where.name}` has dtype {numpy}, which no kernel type holds",
+            where.place,
+            help=way_out,
+        )
+    return dtype
+
+
+def _nearest(numpy: np.dtype[Any]) -> str:
+    native = numpy.newbyteorder("=")
+    return native.name if native in BY_NUMPY else "float32"
+
+
+def _strides_in_elements(
+    strides: Sequence[int], element_bytes: int, where: Where
+) -> tuple[int, ...]:
+    for axis, stride in enumerate(strides):
+        if stride % element_bytes:
+            raise BadArgument(
+                f"axis {axis} of `{where.name}` has a stride of {stride} bytes, which is no "
+                f"multiple of its {element_bytes}-byte elements",
+                where.place,
+                help="copy it, for example by `numpy.ascontiguousarray`",
+            )
+    return tuple(stride // element_bytes for stride in strides)
+
+
+def _view_of_dlpack(value: Any, where: Where) -> ArrayView:
+    library = type(value).__module__.partition(".")[0]
+    try:
+        tensor = dlpack.read(value)
+    except dlpack.NotOnHost as error:
+        raise DeviceUnavailable(
+            f"`{where.name}` is in memory of {error}, and this version has no `cuda` device",
+            where.place,
+            help="copy it to the host, for example by `.cpu()`",
+        ) from None
+    except dlpack.NotExported as error:
+        raise BadArgument(
+            f"`{where.name}` could not be read through `__dlpack__`: {error}",
+            where.place,
+            help=ARRAY_LIBRARIES,
+        ) from None
+    immutable = library in IMMUTABLE_LIBRARIES
+    return ArrayView(
+        tensor.address,
+        tensor.shape,
+        tensor.strides,
+        tensor.dtype,
+        tensor.writeable and not immutable,
+        tensor.owner,
+        library,
+    )
+
+
+IMMUTABLE_LIBRARIES = ("jax", "jaxlib")
+
+
+def as_numpy(view: ArrayView) -> AnyArray:
+    """Return the same memory as a NumPy array, keeping the owner alive."""
+    if isinstance(view.owner, np.ndarray):
+        return view.owner
+    item = view.dtype.bytes
+    low, high = byte_range(view)
+    if low == high:
+        return np.empty(view.shape, view.dtype.numpy)
+    memory = (ctypes.c_char * (high - low)).from_address(low)
+    strides = tuple(stride * item for stride in view.strides)
+    array: AnyArray = np.ndarray(
+        view.shape, view.dtype.numpy, memory, offset=view.address - low, strides=strides
+    )
+    # ctypes arrays take attributes, and the NumPy array holds its ctypes array.
+    memory.owner = view.owner  # type: ignore[attr-defined]
+    array.flags.writeable = view.writeable
+    return array
+
+
+def byte_offsets(
+    shape: Sequence[int], strides: Sequence[int], element_bytes: int
+) -> tuple[int, int]:
+    """Return the least offset from the address, and the end of the last byte; (0, 0) if empty."""
+    if 0 in shape:
+        return (0, 0)
+    reaches = [(d - 1) * s * element_bytes for d, s in zip(shape, strides, strict=True)]
+    return sum(r for r in reaches if r < 0), sum(r for r in reaches if r > 0) + element_bytes
+
+
+def byte_range(view: ArrayView) -> tuple[int, int]:
+    """Return the first byte's address and the end; equal where there is no element."""
+    low, high = byte_offsets(view.shape, view.strides, view.dtype.bytes)
+    return view.address + low, view.address + high
+
+
+def check_written(view: ArrayView, where: Where) -> None:
+    """Raise BadArgument unless a kernel may write every element of an array by itself.
+
+    Elements that share memory (a broadcast, a sliding window) would be written by several blocks.
+    """
+    if not view.writeable:
+        raise BadArgument(
+            f"`{where.name}` is written by the kernel, and this array is read-only",
+            where.place,
+            help="pass a copy, or leave the output out",
+        )
+    if _may_overlap_itself(view):
+        raise BadArgument(
+            f"`{where.name}` is written by the kernel, and elements of this array share memory",
+            where.place,
+            help="pass a copy, for example by `.copy()`",
+        )
+
+
+def _may_overlap_itself(view: ArrayView) -> bool:
+    reach = 0
+    long_axes = [(abs(s), d) for d, s in zip(view.shape, view.strides, strict=True) if d > 1]
+    for stride, extent in sorted(long_axes):
+        if stride <= reach:
+            return view.elements > 0
+        reach += stride * (extent - 1)
+    return False
+
+
+def check_aliases(views: Sequence[ArrayView], written: Sequence[bool], at: Sequence[Where]) -> None:
+    """Raise AliasedOutput if a written array shares memory with another argument.
+
+    Exact; a pair of strided arrays that is too hard to decide is refused as well.
+    """
+    for i, output in enumerate(views):
+        if not written[i]:
+            continue
+        for j, other in enumerate(views):
+            if (j < i or not written[j]) and i != j and _share(output, other):
+                raise AliasedOutput(
+                    f"the output `{at[i].name}` shares memory with `{at[j].name}`",
+                    at[i].place,
+                    at[j].place,
+                    help="declare one parameter `InOut` to work in place, or pass a copy",
+                )
+
+
+def _share(a: ArrayView, b: ArrayView) -> bool:
+    a_low, a_high = byte_range(a)
+    b_low, b_high = byte_range(b)
+    if not (a_low < b_high and b_low < a_high and a.elements and b.elements):
+        return False
+    try:
+        return bool(np.shares_memory(as_numpy(a), as_numpy(b), max_work=SHARING_WORK))
+    except np.exceptions.TooHardError:
+        return True
+
+
+def allocate(like: object, shape: tuple[int, ...], dtype: DType, where: Where) -> Any:
+    """Return an unwritten array of the library of `like` (NumPy where that is None)."""
+    library = "numpy" if like is None else type(like).__module__.partition(".")[0]
+    make = ALLOCATORS.get(library)
+    if make is None and isinstance(like, np.ndarray):
+        make = _numpy_empty
+    if make is None:
+        raise UnsupportedFeature(
+            f"the omitted output `{where.name}` cannot be allocated with {library}",
+            where.place,
+            help=f"pass `{where.name}`",
+        )
+    return make(like, shape, dtype)
+
+
+def _numpy_empty(like: object, shape: tuple[int, ...], dtype: DType) -> AnyArray:
+    return np.empty(shape, dtype.numpy)
+
+
+def _torch_empty(like: Any, shape: tuple[int, ...], dtype: DType) -> Any:
+    # The tensor exists, so its library is loaded; importing it here would be a late import.
+    torch_dtype = getattr(sys.modules["torch"], TORCH_NAMES.get(dtype.name, dtype.numpy.name))
+    return like.new_empty(shape, dtype=torch_dtype)
+
+
+TORCH_NAMES = {"f8e8m0": "float8_e8m0fnu", "f8e4m3": "float8_e4m3fn", "f8e5m2": "float8_e5m2"}
+ALLOCATORS: dict[str, Callable[[Any, tuple[int, ...], DType], Any]] = {
+    "numpy": _numpy_empty,
+    "torch": _torch_empty,
+}

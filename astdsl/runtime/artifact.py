@@ -1,0 +1,20 @@
+"""What a device runs: the typed IR, and for those that need it the PTX with its launch plan.
+
+Invariant: plain data; where there is PTX there is a plan.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from astdsl.ir.core import Module
+from astdsl.ir.launch import LaunchPlan
+
+
+@dataclass(frozen=True, slots=True)
+class Artifact:
+    """A kernel ready for a device."""
+
+    module: Module
+    ptx: str = ""
+    plan: LaunchPlan | None = None

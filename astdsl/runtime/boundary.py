@@ -1,0 +1,70 @@
+"""The edge of the package, where errors leave it: tracebacks end at the user's own lines.
+
+Invariant: a mistake of the user shows no frame of ours; a fault of ours keeps them all.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import TracebackType
+
+from astdsl.errors import KernelError
+from astdsl.source import Span
+
+# Where this package lives: the frames of its files are ours.
+OURS = str(Path(__file__).resolve().parent.parent)
+
+
+class Boundary:
+    """Trims the traceback of what is raised inside the `with`; `name` is the kernel's.
+
+    Of a `KernelError` nothing remains but the report. An exception raised by the user's own Python
+    keeps the user's frames, and a note says which kernel line was being traced.
+    """
+
+    __slots__ = ("_name",)
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __enter__(self) -> None:
+        """Nothing is needed before."""
+
+    def __exit__(
+        self, kind: object, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is None:
+            return
+        if isinstance(error, KernelError):
+            # What is set here is what Python goes on raising.
+            error.__traceback__ = None
+            error.__suppress_context__ = True
+            return
+        frames = _frames(trace)
+        users = [frame for frame in frames[1:] if not _is_ours(frame)]
+        if users and not _is_ours(frames[-1]):
+            error.__traceback__ = _chain(users)
+            error.add_note(f"in kernel `{self._name}`, {_place(users[0])}")
+
+
+def _frames(trace: TracebackType | None) -> list[TracebackType]:
+    frames = []
+    while trace is not None:
+        frames.append(trace)
+        trace = trace.tb_next
+    return frames
+
+
+def _is_ours(frame: TracebackType) -> bool:
+    return frame.tb_frame.f_code.co_filename.startswith(OURS)
+
+
+def _chain(frames: list[TracebackType]) -> TracebackType | None:
+    chained: TracebackType | None = None
+    for frame in reversed(frames):
+        chained = TracebackType(chained, frame.tb_frame, frame.tb_lasti, frame.tb_lineno)
+    return chained
+
+
+def _place(frame: TracebackType) -> str:
+    return str(Span(frame.tb_frame.f_code.co_filename, frame.tb_lineno, 0, frame.tb_lineno, 0))

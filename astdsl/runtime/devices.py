@@ -1,0 +1,277 @@
+"""The devices: which there are, which one is chosen, and how each runs a kernel.
+
+Invariant: this module and `backend.py` hold the package's only late imports; choosing or listing a
+device loads nothing.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+from astdsl.errors import DeviceError, DeviceUnavailable, did_you_mean
+from astdsl.ir.launch import DimSlot, MapSlot, PointerSlot, ScalarSlot, Slot, StrideSlot
+from astdsl.runtime.artifact import Artifact
+from astdsl.runtime.classes import launch_strides
+from astdsl.runtime.launch import Argument, Launcher, array_of
+from astdsl.source import Span, source_line
+
+DEFAULT_TARGET = "sm_90a"
+
+
+class Device(Protocol):
+    """Something that runs kernels. `needs_ptx` says what it runs: PTX, or the typed IR."""
+
+    name: str
+    description: str
+    needs_ptx: bool
+
+    def missing(self) -> str:
+        """Say why this device cannot be used here; empty if it can."""
+
+    def load(self, artifact: Artifact, arguments: Sequence[Argument]) -> Launcher:
+        """Return the launcher of a kernel for arguments of one geometry."""
+
+
+class Reference:
+    """Evaluates the typed IR with NumPy."""
+
+    name = "reference"
+    description = "evaluates the typed IR with NumPy"
+    needs_ptx = False
+
+    def missing(self) -> str:
+        """Nothing is missing: it is a part of the package."""
+        return ""
+
+    def load(self, artifact: Artifact, arguments: Sequence[Argument]) -> Launcher:
+        """Evaluate the module, which counts its own blocks and checks its own assertions."""
+        from astdsl.ir.evaluate import evaluate
+
+        module = artifact.module
+
+        def launch(grid: int, values: Sequence[Any], arrays: Sequence[Any]) -> None:
+            pairs = zip(arguments, values, arrays, strict=True)
+            evaluate(module, [array_of(x) if a.geometry else v for a, v, x in pairs])
+
+        return launch
+
+
+class Emulator:
+    """Runs the emitted PTX on the CPU."""
+
+    name = "emulator"
+    description = "runs the emitted PTX on the CPU"
+    needs_ptx = True
+
+    def missing(self) -> str:
+        """Nothing is missing: it is a part of the package."""
+        return ""
+
+    def load(self, artifact: Artifact, arguments: Sequence[Argument]) -> Launcher:
+        """Run the PTX by the launch plan."""
+        from astdsl.emulator.device import run
+        from astdsl.emulator.faults import DeviceFault
+
+        plan, ptx = artifact.plan, artifact.ptx
+        assert plan is not None, "the emulator launches by a plan"
+
+        def launch(grid: int, values: Sequence[Any], arrays: Sequence[Any]) -> None:
+            memory = [
+                array_of(x) if a.geometry else x for a, x in zip(arguments, arrays, strict=True)
+            ]
+            given = [_encode(slot, arguments, values, memory) for slot in plan.slots]
+            unwritten = list(_unwritten(arguments, memory))
+            try:
+                run(
+                    ptx, plan.name, (grid, 1, 1), (plan.threads, 1, 1), given,
+                    shared_bytes=plan.shared_bytes, uninitialised=unwritten,
+                )  # fmt: skip
+            except DeviceFault as fault:
+                raise _device_error(fault, ptx) from None
+
+        return launch
+
+
+class Cuda:
+    """A GPU with sm_90 or sm_100: not in this version."""
+
+    name = "cuda"
+    description = "runs on a GPU with sm_90 or sm_100"
+    needs_ptx = True
+
+    def missing(self) -> str:
+        """Say that there is no launcher yet."""
+        return "this version of astdsl does not launch on GPUs yet"
+
+    def load(self, artifact: Artifact, arguments: Sequence[Argument]) -> Launcher:
+        """Never get here."""
+        raise AssertionError("an unavailable device is refused before a kernel is loaded")
+
+
+DEVICES: dict[str, Device] = {d.name: d for d in (Cuda(), Emulator(), Reference())}
+_selected: ContextVar[str] = ContextVar("selected", default="")
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceInfo:
+    """A line of `devices()`: `reason` says why a device is not available."""
+
+    name: str
+    description: str
+    available: bool
+    reason: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.name}: {self.description}{self.reason and f' (not here: {self.reason})'}"
+
+
+def devices() -> tuple[DeviceInfo, ...]:
+    """List every device, available here or not."""
+    reasons = {name: device.missing() for name, device in DEVICES.items()}
+    return tuple(
+        DeviceInfo(name, device.description, not reasons[name], reasons[name])
+        for name, device in DEVICES.items()
+    )
+
+
+@contextmanager
+def device(name: str) -> Iterator[None]:
+    """Run kernels on a device inside the `with`. Raises DeviceUnavailable."""
+    token = _selected.set(find_device(name).name)
+    try:
+        yield
+    finally:
+        _selected.reset(token)
+
+
+def selected_device() -> str:
+    """Name the device of a call that names none: the `with`'s, `ASTDSL_DEVICE`, the emulator."""
+    return _selected.get() or os.environ.get("ASTDSL_DEVICE") or Emulator.name
+
+
+def selected_target() -> str:
+    """Name the target of a call that names none: `ASTDSL_TARGET`, else sm_90a."""
+    return os.environ.get("ASTDSL_TARGET") or DEFAULT_TARGET
+
+
+def find_device(name: str) -> Device:
+    """Return an available device. Raises DeviceUnavailable, which says what to do instead."""
+    found = DEVICES.get(name)
+    if found is None:
+        raise DeviceUnavailable(
+            f"there is no device `{name}`",
+            help=did_you_mean(name, DEVICES) or f"devices are {', '.join(DEVICES)}",
+        )
+    if reason := found.missing():
+        raise DeviceUnavailable(
+            f"the device `{name}` cannot be used: {reason}",
+            help='use the device "emulator", which runs the same PTX, or "reference"',
+        )
+    return found
+
+
+def _encode(
+    slot: Slot, arguments: Sequence[Argument], values: Sequence[Any], memory: Sequence[Any]
+) -> Any:
+    return _ENCODERS[type(slot)](
+        slot, arguments[slot.param], values[slot.param], memory[slot.param]
+    )
+
+
+def _encode_pointer(slot: PointerSlot, argument: Argument, value: Any, memory: Any) -> Any:
+    return memory
+
+
+def _encode_scalar(slot: ScalarSlot, argument: Argument, value: Any, memory: Any) -> Any:
+    return slot.dtype.numpy.type(value)
+
+
+def _encode_dim(slot: DimSlot, argument: Argument, value: Any, memory: Any) -> int:
+    assert argument.geometry is not None, "a dim is an array's"
+    return argument.geometry.shape[slot.axis]
+
+
+def _encode_stride(slot: StrideSlot, argument: Argument, value: Any, memory: Any) -> int:
+    assert argument.geometry is not None, "a stride is an array's"
+    return launch_strides(argument.geometry)[slot.axis]
+
+
+def _encode_map(slot: MapSlot, argument: Argument, value: int, memory: Any) -> Any:
+    from astdsl.emulator.formats.swizzle import Swizzle
+    from astdsl.emulator.formats.tensormap import TensorDataType, TensorMap
+
+    geometry = argument.geometry
+    assert geometry is not None, "a tensor map is an array's"
+    strides = launch_strides(geometry)
+    return TensorMap(
+        TensorDataType[TENSOR_TYPES[geometry.dtype.name]],
+        value,
+        tuple(geometry.shape[axis] for axis in slot.order),
+        tuple(strides[axis] * geometry.dtype.bytes for axis in slot.order[1:]),
+        slot.box,
+        swizzle=Swizzle[SWIZZLES[slot.swizzle_bytes]],
+        arrays=(memory,),
+    )
+
+
+# CUtensorMapDataType by kernel dtype; types that it does not know are copied as bytes.
+TENSOR_TYPES = {
+    "f64": "F64", "f32": "F32", "tf32": "F32", "f16": "F16", "bf16": "BF16",
+    "i64": "S64", "i32": "S32", "i16": "U16", "i8": "U8",
+    "u64": "U64", "u32": "U32", "u16": "U16", "u8": "U8", "bool": "U8",
+    "f8e4m3": "U8", "f8e5m2": "U8", "f8e8m0": "U8",
+}  # fmt: skip
+SWIZZLES = {0: "NONE", 32: "B32", 64: "B64", 128: "B128"}
+_ENCODERS: dict[type, Any] = {
+    PointerSlot: _encode_pointer,
+    ScalarSlot: _encode_scalar,
+    DimSlot: _encode_dim,
+    StrideSlot: _encode_stride,
+    MapSlot: _encode_map,
+}
+
+
+def _unwritten(
+    arguments: Sequence[Argument], memory: Sequence[Any]
+) -> Iterator[np.ndarray[Any, Any]]:
+    """Yield plain outputs, whose contents may not be read.
+
+    The emulator tracks whole ranges of bytes, so an output between whose rows another argument
+    lies is left out.
+    """
+    arrays = [x for a, x in zip(arguments, memory, strict=True) if a.geometry is not None]
+    for argument, array in zip(arguments, memory, strict=True):
+        is_plain = argument.role == "out" and argument.initial is None
+        others = (x for x in arrays if x is not array)
+        if is_plain and not any(np.may_share_memory(array, x) for x in others):
+            yield array
+
+
+def _device_error(fault: Any, ptx: str) -> DeviceError:
+    """Turn the emulator's fault into an error with the kernel's and the PTX's lines."""
+    notes = []
+    if fault.ptx_line is not None:
+        lines = ptx.splitlines()
+        text = lines[fault.ptx_line - 1].strip() if fault.ptx_line <= len(lines) else ""
+        notes.append(f"PTX line {fault.ptx_line}: {text}")
+    if fault.block is not None:
+        warp = "" if fault.warp is None else f", warp {fault.warp}"
+        notes.append(f"block {fault.block}{warp}")
+    message = f"{fault.message} [{fault.code}]"
+    places = [] if fault.kernel_line is None else [(_span(*fault.kernel_line), "; ".join(notes))]
+    help = fault.help or ("" if places else "; ".join(notes))
+    return DeviceError(message, *places, help=help)
+
+
+def _span(file: str, line: int, column: int) -> Span:
+    """Return the rest of a line from a column, which DWARF counts from 1."""
+    start = max(column - 1, 0)
+    end = len(source_line(file, line).encode())
+    return Span(file, line, start, line, max(end, start + 1))

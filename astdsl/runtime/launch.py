@@ -1,0 +1,269 @@
+"""The hot path of a call: arguments to a key, and a prepared launch to run for that key.
+
+Invariant: everything that a key settles (shapes, strides, dtypes, alignment, constants) is worked
+out once, when the launch is prepared; a call with a known key reads addresses and scalars, compares
+byte ranges of outputs, and launches.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeAlias
+
+import numpy as np
+
+from astdsl.errors import BadArgument, FailedAssertion
+from astdsl.ir.dtypes import DType
+from astdsl.ir.launch import Check, HostExpression, LaunchPlan
+from astdsl.runtime.arrays import (
+    ArrayView,
+    Where,
+    allocate,
+    as_numpy,
+    byte_offsets,
+    check_aliases,
+    is_array,
+    view_of,
+)
+from astdsl.runtime.classes import Geometry
+from astdsl.runtime.host import HostFunction, compile_host, reads_scalars
+
+# A PyArrayObject is a Python object's head and then the pointer to its data (NumPy's C API,
+# "Array Structures"); reading it there takes a sixth of the time of `__array_interface__`.
+_DATA_OFFSET = object.__basicsize__
+_word_at = ctypes.c_size_t.from_address
+
+
+def _pointer_is_where_expected() -> bool:
+    probe = np.zeros(3)[1:]
+    found: int = _word_at(id(probe) + _DATA_OFFSET).value
+    return bool(found == probe.__array_interface__["data"][0])
+
+
+_IS_DIRECT = _pointer_is_where_expected()
+NUMBERS = frozenset({bool, int, float, type(None)})
+
+
+def describe(
+    objects: list[Any], key: list[Any], where: Sequence[Where]
+) -> tuple[list[Any], list[Any]]:
+    """Extend `key` by what a launch depends on; return (addresses and numbers, arrays).
+
+    Arrays of other libraries stand in the second as their views.
+    """
+    values: list[Any] = []
+    arrays = objects
+    for position, given in enumerate(objects):
+        kind = type(given)
+        if kind is np.ndarray and _IS_DIRECT:
+            address = _word_at(id(given) + _DATA_OFFSET).value
+            key += (given.shape, given.strides, given.dtype, given.flags.writeable, address & 15)
+            values.append(address)
+        elif kind not in NUMBERS and is_array(given):
+            arrays = list(objects) if arrays is objects else arrays
+            view = arrays[position] = view_of(given, where[position])
+            key += (view.shape, view.strides, view.dtype, view.writeable, view.address & 15)
+            key.append(view.library)
+            values.append(view.address)
+        else:
+            key.append(kind)
+            values.append(given)
+    return values, arrays
+
+
+@dataclass(frozen=True, slots=True)
+class Argument:
+    """What a module's parameter is bound to: an array of a geometry, or a scalar.
+
+    `source` is the position among the call's objects, allocated outputs last.
+    """
+
+    where: Where
+    source: int
+    role: str
+    dtype: DType
+    geometry: Geometry | None = None
+    initial: float | int | bool | None = None
+    convert: Callable[[Any], Any] | None = None
+
+    @property
+    def is_written(self) -> bool:
+        """Whether the kernel writes this argument."""
+        return self.role in ("out", "inout")
+
+    @property
+    def offsets(self) -> tuple[int, int]:
+        """The bytes that the argument takes, from its address on; none for a scalar."""
+        g = self.geometry
+        return (0, 0) if g is None else byte_offsets(g.shape, g.strides, g.dtype.bytes)
+
+
+@dataclass(frozen=True, slots=True)
+class Allocation:
+    """An omitted output: what a call allocates, beside the object at `like`, if any."""
+
+    where: Where
+    shape: tuple[int, ...]
+    dtype: DType
+    like: int | None
+
+
+class Launcher(Protocol):
+    """A kernel loaded on a device for arguments of one geometry."""
+
+    def __call__(self, grid: int, values: Sequence[Any], arrays: Sequence[Any]) -> None:
+        """Run `grid` blocks.
+
+        `values` are the addresses and numbers of the module's parameters, `arrays` the arrays or
+        views (numbers for scalars).
+        """
+
+
+HostValue: TypeAlias = int | HostFunction
+
+
+class Launch:
+    """A call with a known key: launch it, and return its outputs."""
+
+    __slots__ = (
+        "_aliases", "_allocations", "_arguments", "_checks", "_conversions", "_defaults",
+        "_extends", "_filled", "_grid", "_launcher", "_order", "_outputs", "_shapes",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        arguments: Sequence[Argument],
+        allocations: Sequence[Allocation],
+        outputs: Sequence[int],
+        launcher: Launcher,
+        *,
+        passed: int,
+        defaults: Sequence[Any] = (),
+        plan: LaunchPlan | None = None,
+    ) -> None:
+        """Prepare; FailedAssertion for a check that the shapes alone refuse.
+
+        `passed` counts the objects that the call passes, `defaults` come after them, and then what
+        is allocated; `outputs` are the positions of what a call returns. Without a plan, the
+        device counts blocks and checks assertions itself.
+        """
+        self._arguments = tuple(arguments)
+        self._allocations = tuple(allocations)
+        self._defaults = list(defaults)
+        self._extends = bool(allocations or defaults)
+        self._outputs = tuple(outputs)
+        self._launcher = launcher
+        self._order = [a.source for a in arguments]
+        self._shapes = tuple(a.geometry.shape if a.geometry else () for a in arguments)
+        self._conversions = [(i, a.convert) for i, a in enumerate(arguments) if a.convert]
+        self._filled = [(i, a.initial) for i, a in enumerate(arguments) if a.initial is not None]
+        self._aliases = tuple(_pairs_to_compare(arguments, passed))
+        self._checks = tuple(self._open_checks(plan.checks if plan else ()))
+        self._grid = self._settle(plan.grid if plan else 1)
+
+    def __call__(self, objects: list[Any], arrays: list[Any], values: list[Any]) -> Any:
+        """Launch with a call's objects and what `describe` says of them."""
+        if self._extends:
+            arrays = list(arrays) if arrays is objects else arrays
+            self._extend(objects, arrays, values)
+        ordered = [arrays[source] for source in self._order]
+        values = [values[source] for source in self._order]
+        for position, convert in self._conversions:
+            values[position] = convert(values[position])
+        for i, j, low, high, other_low, other_high in self._aliases:
+            a, b = values[i], values[j]
+            if a + low < b + other_high and b + other_low < a + high:
+                self._refuse_pair(i, j, ordered)
+        for holds, check in self._checks:
+            _require(holds(self._shapes, values), check)
+        for position, initial in self._filled:
+            array_of(ordered[position])[...] = initial
+        grid = self._grid if type(self._grid) is int else self._count(values)
+        if grid > 0:
+            self._launcher(grid, values, ordered)
+        return self._results(objects)
+
+    def _results(self, objects: list[Any]) -> Any:
+        if len(self._outputs) == 1:
+            return objects[self._outputs[0]]
+        return tuple(objects[o] for o in self._outputs) if self._outputs else None
+
+    def _extend(self, objects: list[Any], arrays: list[Any], values: list[Any]) -> None:
+        objects += self._defaults
+        arrays += self._defaults
+        values += self._defaults
+        for wanted in self._allocations:
+            like = None if wanted.like is None else objects[wanted.like]
+            made = allocate(like, wanted.shape, wanted.dtype, wanted.where)
+            objects.append(made)
+            (address,), (array,) = describe([made], [], [wanted.where])
+            values.append(address)
+            arrays.append(array)
+
+    def _refuse_pair(self, i: int, j: int, arrays: Sequence[Any]) -> None:
+        pair = [self._arguments[k] for k in (i, j)]
+        views = [
+            view_of(arrays[k], argument.where) for k, argument in zip((i, j), pair, strict=True)
+        ]
+        check_aliases(views, [a.is_written for a in pair], [a.where for a in pair])
+
+    def _settle(self, expression: HostExpression) -> HostValue:
+        """Return a number that the shapes settle, or the function that gives it at each launch."""
+        function = compile_host(expression)
+        if reads_scalars(expression):
+            return function
+        return int(self._evaluate(function, ()))
+
+    def _count(self, values: Sequence[Any]) -> int:
+        assert callable(self._grid), "a grid is a number or a function"
+        return int(self._evaluate(self._grid, values))
+
+    def _evaluate(self, function: HostFunction, values: Sequence[Any]) -> Any:
+        try:
+            return function(self._shapes, values)
+        except ZeroDivisionError:
+            raise BadArgument(
+                "the number of blocks divides by 0 for these arguments",
+                help="a block size or a count that the grid depends on is 0",
+            ) from None
+
+    def _open_checks(self, checks: Sequence[Check]) -> Iterator[tuple[HostFunction, Check]]:
+        """Require what the shapes settle; yield what depends on scalars."""
+        for check in checks:
+            holds = compile_host(check.condition)
+            if reads_scalars(check.condition):
+                yield holds, check
+            else:
+                _require(self._evaluate(holds, ()), check)
+
+
+def _require(holds: Any, check: Check) -> None:
+    if not holds:
+        raise FailedAssertion(
+            check.message or "an assertion of the kernel does not hold for these arguments",
+            (check.span, "does not hold"),
+        )
+
+
+def _pairs_to_compare(
+    arguments: Sequence[Argument], passed: int
+) -> Iterator[tuple[int, int, int, int, int, int]]:
+    """Yield each pair that may share memory, with the bytes each takes from its address on.
+
+    Objects beyond the `passed` ones are allocated by the call and share memory with nothing.
+    """
+    arrays = [
+        (i, a) for i, a in enumerate(arguments) if a.geometry is not None and a.source < passed
+    ]
+    for i, output in arrays:
+        for j, other in arrays:
+            is_first_mention = j < i or not other.is_written
+            if output.is_written and i != j and is_first_mention:
+                yield (i, j, *output.offsets, *other.offsets)
+
+
+def array_of(array: Any) -> np.ndarray[Any, Any]:
+    """Return an argument's memory as a NumPy array."""
+    return as_numpy(array) if isinstance(array, ArrayView) else array
