@@ -81,6 +81,8 @@ def lay_out(module: Module, kernel: Function) -> Layout:
     for function in functions:
         if not function.is_entry:
             for variable in (*function.parameters, *function.results):
+                if variable.space == "reg":
+                    continue
                 layout.function_symbols[function.name, variable.name] = _local(layout, variable)
     return layout
 

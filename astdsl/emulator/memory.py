@@ -177,7 +177,7 @@ class Memory:
         memory.store(rows, offsets, values, undefined)
 
     def shared_place(
-        self, m: Machine, lanes: Lanes, addresses: Array, size_bytes: int
+        self, m: Machine, lanes: Lanes, addresses: Array, size_bytes: int, *, aligned: bool = False
     ) -> tuple[Array, Array]:
         """Return (block row, offset) of shared addresses, window or rank included, checked.
 
@@ -186,7 +186,7 @@ class Memory:
         addresses = np.broadcast_to(addresses, lanes.n)
         if addresses.size and int(addresses[0]) >> WINDOW_SHIFT:
             addresses = addresses & ((1 << 32) - 1)
-        rows, offsets, _ = self._row_access(m, lanes, "shared", addresses, size_bytes, aligned=False)
+        rows, offsets, _ = self._row_access(m, lanes, "shared", addresses, size_bytes, aligned=aligned)
         return rows, offsets
 
     def split_generic(self, addresses: Array) -> list[tuple[str, BoolArray | None]]:

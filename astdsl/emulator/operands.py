@@ -22,6 +22,7 @@ from astdsl.emulator.syntax import (
     Instruction,
     Negated,
     Operand,
+    Pair,
     Register,
     Symbol,
     Vector,
@@ -55,6 +56,7 @@ class Operands:
         labels: Callable[[str], int | None],
         layout: Layout,
         function: Function,
+        next_pc: int,
     ) -> None:
         self.instruction = instruction
         self.args = instruction.operands
@@ -64,6 +66,7 @@ class Operands:
         self.labels = labels
         self.layout = layout
         self.function = function
+        self.next_pc = next_pc
         self.reads: list[Place] = []
         self.writes: list[Place] = []
         self.sensitive: list[Place] = []
@@ -114,10 +117,38 @@ class Operands:
             raise self.refuse(f"{operand} is not a value")
         return resolve(self, operand, self.type(type_name))
 
+    def registers(self, operand: Operand) -> tuple[Place, ...]:
+        """Return the place of a register operand, nothing for an immediate or special register."""
+        if isinstance(operand, Negated):
+            return self.registers(operand.operand)
+        place = self._places(operand.name) if isinstance(operand, Register) else None
+        return () if place is None else (place,)
+
+    def elements(self, operand: Operand) -> tuple[Operand, ...]:
+        """Return a vector's elements, or the one operand."""
+        return operand.elements if isinstance(operand, Vector) else (operand,)
+
+    def pair(self, operand: Operand) -> tuple[Operand, ...]:
+        """Return the parts of `p|q`, or the one operand."""
+        return (operand.first, operand.second) if isinstance(operand, Pair) else (operand,)
+
+    def is_vector(self, operand: Operand) -> bool:
+        """Say whether the operand is `{...}`."""
+        return isinstance(operand, Vector)
+
+    def is_literal(self, operand: Operand) -> bool:
+        """Say whether the operand is a number in the text."""
+        return isinstance(operand, Immediate)
+
+    def immediate(self, operand: Operand) -> int:
+        """Return the value of an operand that must be a number in the text."""
+        if not isinstance(operand, Immediate):
+            raise self.refuse(f"a constant is needed, not {operand}")
+        return operand.value
+
     def sources(self, operand: Operand, type_name: str) -> list[Getter]:
         """Return getters of a vector's elements, or of the one operand."""
-        elements = operand.elements if isinstance(operand, Vector) else (operand,)
-        return [self.source(element, type_name) for element in elements]
+        return [self.source(element, type_name) for element in self.elements(operand)]
 
     def destination(self, operand: Operand, type_name: str) -> Setter:
         """Return a setter; a wider register gets the value zero- or sign-extended by its type."""
@@ -134,8 +165,7 @@ class Operands:
 
     def destinations(self, operand: Operand, type_name: str) -> list[Setter]:
         """Return setters of a vector's elements, or of the one operand."""
-        elements = operand.elements if isinstance(operand, Vector) else (operand,)
-        return [self.destination(element, type_name) for element in elements]
+        return [self.destination(element, type_name) for element in self.elements(operand)]
 
     def target(self, operand: Operand, type_name: str) -> Target:
         """Return what gives a writable view of the destination, None when lanes are scattered."""

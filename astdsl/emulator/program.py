@@ -67,8 +67,8 @@ def prepare(module: Module, kernel: str) -> Program:
     for each in layout.functions:
         start = layout.starts[each.name]
         for instruction in each.instructions:
-            _append(program, _operands(layout, each, start, instruction))
-        _append(program, _operands(layout, each, start, _implied_return(each)))
+            _append(program, _operands(program, each, start, instruction))
+        _append(program, _operands(program, each, start, _implied_return(each)))
     _cut(program)
     return program
 
@@ -80,8 +80,10 @@ def _implied_return(function: Function) -> Instruction:
 
 
 def _operands(
-    layout: Layout, function: Function, start: int, instruction: Instruction
+    program: Program, function: Function, start: int, instruction: Instruction
 ) -> Operands:
+    layout = program.layout
+
     def label(name: str) -> int | None:
         offset = function.labels.get(name)
         return None if offset is None else start + offset
@@ -93,6 +95,7 @@ def _operands(
         label,
         layout,
         function,
+        len(program.steps) + 1,
     )
 
 

@@ -124,6 +124,9 @@ def _function(tokens: Tokens, module: Module) -> None:
     function = Function(tokens.next(), is_entry, [], results)
     if tokens.peek() == "(":
         function.parameters = _parameters(tokens)
+    for variable in (*function.parameters, *results):
+        if variable.space == "reg":
+            function.registers[variable.name] = variable.type
     _directives(tokens, function)
     if not tokens.take(";"):
         function.has_body = True

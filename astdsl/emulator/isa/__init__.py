@@ -41,9 +41,22 @@ class Row:
 
 ROWS: dict[str, Row] = {}
 FAMILIES: tuple[str, ...] = (
-    "arith", "control", "convert", "elementary", "floating", "logic", "mbarrier", "memory", "tma",
-    "warp", "wgmma",
-)  # fmt: skip
+    "arith",
+    "atomic",
+    "call",
+    "control",
+    "convert",
+    "copy",
+    "elementary",
+    "floating",
+    "logic",
+    "matrix",
+    "mbarrier",
+    "memory",
+    "tma",
+    "warp",
+    "wgmma",
+)
 
 
 def _register(opcodes: tuple[str, ...], row: Row) -> None:

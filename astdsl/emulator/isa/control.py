@@ -73,22 +73,6 @@ def prepare_exit(ops: Operands) -> Control:
     return execute
 
 
-@controls("ret")
-def prepare_ret(ops: Operands) -> Control:
-    """`ret`: go back to the caller; in the kernel itself, end."""
-    ops.allow("uni")
-
-    def execute(m: Machine, lanes: Lanes) -> Lanes:
-        stack = m.group.stack
-        if stack:
-            m.jump(lanes, stack[-1], stack[:-1])
-        else:
-            m.end(lanes)
-        return lane_sets.NONE
-
-    return execute
-
-
 @controls("trap")
 def prepare_trap(ops: Operands) -> Control:
     """`trap`: abort the launch (PTX ISA 9.7.19.5)."""

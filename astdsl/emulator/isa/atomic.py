@@ -1,0 +1,149 @@
+"""`atom` and `red`: read-modify-write of memory (PTX ISA 9.7.13.5, 9.7.13.6).
+
+Invariant: lanes that meet at one address take their turns in lane order, as if alone one after the
+other; scopes and orders change nothing, since every access of the emulator is seen by all at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from astdsl.emulator import numerics
+from astdsl.emulator.isa import Execute, executes
+from astdsl.emulator.isa.memory import SPACES, space_of
+from astdsl.emulator.scalars import UNSIGNED, Array, Scalar
+from astdsl.emulator.undefined import mark, undefined_fault, undefined_mask
+
+if TYPE_CHECKING:
+    from astdsl.emulator.lanes import Lanes
+    from astdsl.emulator.machine import Machine
+    from astdsl.emulator.operands import Operands
+
+# (value in memory, operand, second operand of cas) -> new value.
+Update = Callable[[Any, Any, Any], Any]
+
+_UPDATES: dict[str, Update] = {
+    "add": lambda old, b, c: old + b,
+    "min": lambda old, b, c: np.minimum(old, b),
+    "max": lambda old, b, c: np.maximum(old, b),
+    "and": lambda old, b, c: old & b,
+    "or": lambda old, b, c: old | b,
+    "xor": lambda old, b, c: old ^ b,
+    "exch": lambda old, b, c: b,
+    "cas": lambda old, b, c: np.where(old == b, c, old),
+    "inc": lambda old, b, c: np.where(old >= b, 0, old + old.dtype.type(1)),
+    "dec": lambda old, b, c: np.where((old == 0) | (old > b), b, old - old.dtype.type(1)),
+}
+_WORDS = ("relaxed", "acquire", "release", "acq_rel", "cta", "cluster", "gpu", "sys", "noftz",
+          "ftz", "shared::cta", "shared::cluster", "L2::cache_hint")  # fmt: skip
+
+
+@executes("atom", tracks=True)
+def prepare_atom(ops: Operands) -> Execute:
+    """`atom{.sem}{.scope}{.space}.op.type d, [a], b{, c}`: d is the value before."""
+    return _atomic(ops, ops.args[1:], ops.args[0])
+
+
+@executes("red", tracks=True)
+def prepare_red(ops: Operands) -> Execute:
+    """`red{.sem}{.scope}{.space}.op.type [a], b`: without the value before."""
+    return _atomic(ops, ops.args, None)
+
+
+def _atomic(ops: Operands, args: Any, result: Any) -> Execute:
+    ops.allow(*SPACES, *_UPDATES, *_WORDS)
+    word = next((w for w in ops.modifiers if w in _UPDATES), None)
+    if word is None:
+        raise ops.refuse("no operation is named")
+    scalar = ops.last_type()
+    space, address = space_of(ops, args[0]), ops.address(args[0])
+    ops.reads.clear()
+    raw = scalar.name if scalar.bits < 128 else "b128"
+    value = ops.source(args[1], raw)
+    third = ops.source(args[2], raw) if word == "cas" else None
+    places = tuple(ops.reads)
+    write = None if result is None else ops.destination(result, raw)
+    to = () if result is None else ops.registers(result)
+    update = _typed(word, scalar)
+    if scalar.bits == 128:
+        raise ops.refuse("128-bit atomics are not modelled")
+    dtype = UNSIGNED[scalar.bits]
+
+    def execute(m: Machine, lanes: Lanes) -> None:
+        undefined = undefined_mask(m, lanes, places)
+        if undefined is not None and undefined.any():
+            raise undefined_fault(m, lanes, undefined, "an operand of an atomic")
+        addresses = np.broadcast_to(address(m, lanes), lanes.n)
+        operands = _spread(value(m, lanes), lanes.n, scalar)
+        others = None if third is None else _spread(third(m, lanes), lanes.n, scalar)
+        before = np.empty(operands.shape, scalar.dtype)
+        unknown = np.zeros(lanes.n, np.bool_)
+        for turn in turns(addresses):
+            some = Turn(lanes, turn)
+            old, missing = m.memory.load(m, some.lanes, space, addresses[some.at], dtype)
+            old = _seen(old, scalar)
+            before[some.at] = old
+            if missing is not None:
+                unknown[some.at] = missing
+            new = update(old, operands[some.at], None if others is None else others[some.at])
+            stored = np.ascontiguousarray(new, scalar.dtype).view(dtype).reshape(-1)
+            m.memory.store(m, some.lanes, space, addresses[some.at], stored, missing)
+        m.wake = True
+        if write is not None:
+            write(m, lanes, before)
+            for place in to:
+                mark(m, place, lanes, unknown)
+
+    return execute
+
+
+class Turn:
+    """Some of the lanes: `at` their places among all, all of them when `turn` is None."""
+
+    __slots__ = ("at", "lanes")
+
+    def __init__(self, lanes: Lanes, turn: Array | None) -> None:
+        self.at: Any = slice(None) if turn is None else turn
+        self.lanes = lanes if turn is None else type(lanes).of(lanes.index[turn])
+
+
+def turns(addresses: Array) -> Iterator[Array | None]:
+    """Split places so that no address occurs twice in one turn, in order; None = all at once."""
+    order = np.argsort(addresses, kind="stable")
+    ranked = addresses[order]
+    new = np.ones(len(ranked), np.bool_)
+    new[1:] = ranked[1:] != ranked[:-1]
+    if new.all():
+        yield None
+        return
+    starts = np.flatnonzero(new)
+    rank = np.arange(len(ranked)) - np.repeat(starts, np.diff([*starts, len(ranked)]))
+    by_rank = np.argsort(rank, kind="stable")
+    for part in np.split(by_rank, np.cumsum(np.bincount(rank))[:-1]):
+        yield np.sort(order[part])
+
+
+def _spread(value: Any, n: int, scalar: Scalar) -> Array:
+    return np.broadcast_to(value, (n, 2) if scalar.count == 2 else n)
+
+
+def _seen(raw: Array, scalar: Scalar) -> Array:
+    typed = np.ascontiguousarray(raw).view(scalar.dtype)
+    return typed.reshape(-1, 2) if scalar.count == 2 else typed
+
+
+def _typed(word: str, scalar: Scalar) -> Update:
+    """Return the update for a type: bfloat16 goes through float32, float extremes skip NaNs."""
+    update = _UPDATES[word]
+    if not scalar.is_float or word in ("exch", "cas"):
+        return update
+    if word in ("min", "max"):
+        choose = np.fmin if word == "min" else np.fmax
+        update = lambda old, b, c: choose(old, b)  # noqa: E731
+    if scalar.kind != "bf":
+        return update
+    widen = numerics.bf16_to_f32
+    return lambda old, b, c: numerics.f32_to_bf16(update(widen(old), widen(b), c))

@@ -1,0 +1,241 @@
+"""`cvt` between integers, floats and packed floats (PTX ISA 9.7.9.21).
+
+Invariant: float to integer clamps (NaN gives 0, or the middle of the range where a float64 or a
+64-bit integer is involved); integer to integer wraps unless `.sat`; float results are rounded once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from astdsl.emulator import numerics, small_floats
+from astdsl.emulator.isa import Execute, executes
+from astdsl.emulator.isa.arith import limits
+from astdsl.emulator.isa.floating import ROUNDINGS, format_of
+from astdsl.emulator.isa.steps import value_step
+from astdsl.emulator.scalars import TYPES, Array, Scalar
+
+if TYPE_CHECKING:
+    from astdsl.emulator.lanes import Lanes
+    from astdsl.emulator.machine import Machine
+    from astdsl.emulator.operands import Operands
+
+Convert = Callable[[Any], Array]
+
+_INTEGRAL: dict[str, Callable[[Array], Array]] = {
+    "rni": np.rint,
+    "rzi": np.trunc,
+    "rmi": np.floor,
+    "rpi": np.ceil,
+}
+_MAX_NORMAL = {"f16": 65504.0, "bf16": 3.3895313892515355e38, "tf32": 3.4011621342146535e38}
+_FLAGS = ("ftz", "sat", "satfinite", "relu")
+
+
+@executes("cvt")
+def prepare_cvt(ops: Operands) -> Execute:
+    """`cvt{.rnd}{.ftz}{.relu}{.sat,.satfinite}.dtype.atype d, a{, b}`."""
+    words = [word for word in ops.modifiers if word in TYPES or word in small_floats.FORMATS]
+    ops.allow(*ROUNDINGS, *_INTEGRAL, "rna", *_FLAGS, *small_floats.FORMATS)
+    if len(words) != 2:
+        raise ops.refuse("two types are needed")
+    if any(word in small_floats.FORMATS for word in words):
+        return small_floats.prepare(ops, words[0], words[1])
+    if len(ops.args) == 3:
+        return _packing(ops, words[0], words[1])
+    to, source = ops.type(words[0]), ops.type(words[1])
+    if to.count != source.count:
+        raise ops.refuse("this pair of types is not modelled")
+    return value_step(ops, converter(ops, to, source), _stored(to), [source.name])
+
+
+def _stored(to: Scalar) -> str:
+    return "f32" if to.kind == "tf" else to.name
+
+
+@executes("cvt.pack")
+def prepare_pack(ops: Operands) -> Execute:
+    """`cvt.pack.sat.type.s32{.b32} d, a, b{, c}`: clamp, a above b, c above both if narrower."""
+    ops.allow("pack", "sat")
+    to = ops.type(ops.modifiers[2])
+    if to.bits not in (8, 16):
+        raise ops.refuse("only 8- and 16-bit elements are modelled")
+    low, high = limits(to)
+    mask, bits = (1 << to.bits) - 1, to.bits
+
+    def function(a: Any, b: Any, c: Any = 0) -> Any:
+        upper = np.clip(a, low, high).astype(np.int64) & mask
+        lower = np.clip(b, low, high).astype(np.int64) & mask
+        rest = np.asarray(c).astype(np.int64) << (2 * bits)
+        return ((rest | upper << bits | lower) & 0xFFFFFFFF).astype(np.uint32)
+
+    return value_step(ops, function, "b32", ["s32", "s32", "b32"][: len(ops.args) - 1])
+
+
+def _packing(ops: Operands, to_name: str, source_name: str) -> Execute:
+    """`cvt.rnd.{f16x2,bf16x2}.f32 d, a, b`: a becomes the upper half."""
+    to = ops.type(to_name.removesuffix("x2"))
+    convert = converter(ops, to, ops.type(source_name))
+    upper, lower = (ops.source(arg, source_name) for arg in ops.args[1:3])
+    write = ops.destination(ops.args[0], to_name)
+
+    def execute(m: Machine, lanes: Lanes) -> None:
+        both = np.empty((lanes.n, 2), to.dtype)
+        both[:, 0] = convert(lower(m, lanes))
+        both[:, 1] = convert(upper(m, lanes))
+        write(m, lanes, both)
+
+    return execute
+
+
+def converter(ops: Operands, to: Scalar, source: Scalar) -> Convert:
+    """Return the function that converts an array of one type to another."""
+    if source.is_float:
+        convert = _float_to_float if to.is_float else _float_to_integer
+    else:
+        convert = _integer_to_float if to.is_float else _integer_to_integer
+    return convert(ops, to, source)
+
+
+def _integer_to_integer(ops: Operands, to: Scalar, source: Scalar) -> Convert:
+    if not ops.has("sat"):
+        return lambda a: np.asarray(a).astype(to.dtype)
+    low, high = limits(to)
+    first, last = limits(source)
+    low, high = max(low, first), min(high, last)
+    return lambda a: np.clip(a, low, high).astype(to.dtype)
+
+
+def _rounding(ops: Operands) -> str:
+    return next((word for word in ops.modifiers if word in (*ROUNDINGS, "rna")), "rn")
+
+
+def integer_to_odd(a: Any) -> tuple[Array, Array]:
+    """Return integers as float64, rounded to nearest, and the error."""
+    whole = np.asarray(a)
+    low = (whole & whole.dtype.type(0xFFFFFF)).astype(np.float64)
+    high = (whole - (whole & whole.dtype.type(0xFFFFFF))).astype(np.float64)
+    s = np.asarray(high + low)
+    return s, numerics.two_sum_error(high, low, s)
+
+
+def _integer_to_float(ops: Operands, to: Scalar, source: Scalar) -> Convert:
+    mode = _rounding(ops)
+    if mode == "rn" and to.kind == "f" and (to.bits > 16 or source.bits < 32):
+        return lambda a: np.asarray(a).astype(to.dtype)
+    form = format_of(to)
+    if source.bits < 32:
+        return lambda a: form.encode(np.asarray(a).astype(np.float64), mode)
+    if to.bits < 64:
+        return lambda a: form.encode(_odd(a), mode)
+
+    def directed(a: Any) -> Array:
+        s, error = integer_to_odd(a)
+        up = (error > 0) & ((mode == "rp") | ((mode == "rz") & (s < 0)))
+        down = (error < 0) & ((mode == "rm") | ((mode == "rz") & (s > 0)))
+        return np.where(up, np.nextafter(s, np.inf), np.where(down, np.nextafter(s, -np.inf), s))
+
+    return directed
+
+
+def _odd(a: Any) -> Array:
+    s, error = integer_to_odd(np.asarray(a).astype(np.int64) if a.dtype.kind == "i" else a)
+    return numerics.to_odd(s, error)
+
+
+def _decoded(ops: Operands, source: Scalar) -> Convert:
+    """Return what reads a float type as float32 or float64, exactly; `.ftz` is for float32."""
+    if source.kind == "bf":
+        return numerics.bf16_to_f32
+    if ops.has("ftz") and source.name == "f32":
+        return numerics.flush
+    return lambda a: np.asarray(a)
+
+
+def _float_to_integer(ops: Operands, to: Scalar, source: Scalar) -> Convert:
+    word = next((word for word in ops.modifiers if word in _INTEGRAL), None)
+    if word is None:
+        raise ops.refuse("an integer rounding (.rni, .rzi, .rmi, .rpi) is needed")
+    integral, decode = _INTEGRAL[word], _decoded(ops, source)
+    low, high = limits(to)
+    special = source.bits == 64 or to.bits == 64
+    nan = to.dtype.type((1 << (to.bits - 1)) if to.kind == "u" else low) if special else 0
+
+    def convert(a: Any) -> Array:
+        whole = integral(decode(a).astype(np.float64))
+        # The largest float64 below the bound; `high` itself may round up out of range.
+        above, below = whole >= float(high) + 1.0, whole <= float(low)
+        above |= whole >= float(high)
+        inside = np.where(above | below | np.isnan(whole), 0.0, whole).astype(to.dtype)
+        result = np.where(above, to.dtype.type(high), inside)
+        result = np.where(below, to.dtype.type(low), result)
+        return np.where(np.isnan(whole), to.dtype.type(nan), result)
+
+    return convert
+
+
+def _float_to_float(ops: Operands, to: Scalar, source: Scalar) -> Convert:
+    word = next((word for word in ops.modifiers if word in _INTEGRAL), None)
+    decode = _decoded(ops, source)
+    encode = _encoder(ops, to, source)
+    integral = None if word is None else _INTEGRAL[word]
+    relu, clamp = ops.has("relu"), ops.has("sat")
+    finite = _MAX_NORMAL[to.name] if ops.has("satfinite") else None
+
+    def convert(a: Any) -> Array:
+        value = decode(a)
+        if integral is not None:
+            value = integral(value)
+        if relu:
+            value = np.where(value < 0, value.dtype.type(0), value) + value.dtype.type(0)
+        if clamp:
+            value = numerics.saturate(value)
+        if finite is not None:
+            bound = value.dtype.type(finite)
+            value = np.where(np.isnan(value), value, np.clip(value, -bound, bound))
+        return encode(value)
+
+    return convert
+
+
+def _encoder(ops: Operands, to: Scalar, source: Scalar) -> Convert:
+    """Return what rounds float32 or float64 values to the type, with canonical NaNs."""
+    mode = _rounding(ops)
+    if to.kind == "tf":
+        return lambda value: _tf32(value, mode)
+    if to.kind == "bf":
+        if source.bits < 64:
+            return lambda value: numerics.f32_to_bf16(value.astype(np.float32), mode)
+        return lambda value: numerics.f64_to_bf16(value, mode)
+    flush = ops.has("ftz") and to.name == "f32"
+    widening = to.bits >= source.bits and source.kind == "f"
+
+    def encode(value: Array) -> Array:
+        if widening or mode == "rn":
+            result = np.asarray(value.astype(to.dtype))
+        else:
+            result = np.asarray(format_of(to).encode(value.astype(np.float64), mode))
+        if flush:
+            result = numerics.flush(result)
+        if result.ndim:
+            numerics.canonical_nan(result)
+        return result
+
+    return encode
+
+
+def _tf32(value: Array, mode: str) -> Array:
+    """Return float32 values with 10 bits of mantissa; `rna` rounds ties away from zero."""
+    bits = np.ascontiguousarray(value, np.float32).view(np.uint32).reshape(np.shape(value))
+    if mode == "rna":
+        rounded = bits + np.uint32(0x1000)
+    elif mode == "rn":
+        rounded = bits + np.uint32(0xFFF) + ((bits >> np.uint32(13)) & np.uint32(1))
+    else:
+        rounded = bits
+    kept = (rounded & np.uint32(0xFFFFE000)).view(np.float32)
+    nan = np.uint32(0x7FFFFFFF).view(np.float32)
+    return np.where(np.isnan(value), nan, np.where(np.isinf(value), value, kept))

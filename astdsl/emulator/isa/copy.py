@@ -1,0 +1,147 @@
+"""`cp.async`: asynchronous copies global to shared in the generic proxy (PTX ISA 9.7.9.25).
+
+Invariant: a copy happens between its issue and a `wait_group` or `wait_all` of its thread that
+covers it; until then its destination counts as unwritten.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from astdsl.emulator.asynchronous import Operation
+from astdsl.emulator.isa import Execute, executes
+from astdsl.emulator.scalars import UNSIGNED
+from astdsl.emulator.syntax import Immediate
+
+if TYPE_CHECKING:
+    from astdsl.emulator.lanes import Index, Lanes
+    from astdsl.emulator.machine import Machine
+    from astdsl.emulator.operands import Operands
+    from astdsl.emulator.scalars import Array
+
+
+@dataclass(slots=True, eq=False)
+class _Copy:
+    """A copy in flight, and in which group of each of its lanes it is (0 = not committed)."""
+
+    operation: Operation
+    index: Index
+    group: Array
+
+
+class Copies:
+    """The `cp.async` operations of a machine, by thread and group."""
+
+    def __init__(self, m: Machine) -> None:
+        self.asynchronous = m.asynchronous
+        self.groups = np.zeros(m.n_lanes, np.int64)
+        self.copies: list[_Copy] = []
+
+    def add(self, operation: Operation, lanes: Lanes) -> None:
+        """Note a copy of these lanes, in no group yet."""
+        self.copies = [copy for copy in self.copies if not copy.operation.done]
+        self.copies.append(_Copy(operation, lanes.index, np.zeros(lanes.n, np.int64)))
+
+    def commit(self, lanes: Lanes) -> None:
+        """Put the lanes' open copies into a new group of each."""
+        self.groups[lanes.sel] += 1
+        member = self._members(lanes)
+        for copy in self.copies:
+            new = (copy.group == 0) & member[copy.index]
+            copy.group = np.where(new, self.groups[copy.index], copy.group)
+
+    def wait(self, lanes: Lanes, n_pending: int | None) -> None:
+        """Complete all but the youngest groups of the lanes; None: everything, committed or not."""
+        member = self._members(lanes)
+        for copy in self.copies:
+            wanted = member[copy.index]
+            if n_pending is not None:
+                old = copy.group <= self.groups[copy.index] - n_pending
+                wanted = wanted & (copy.group > 0) & old
+            if wanted.any():
+                self.asynchronous.complete(copy.operation)
+
+    def _members(self, lanes: Lanes) -> Array:
+        member = np.zeros(len(self.groups), np.bool_)
+        member[lanes.sel] = True
+        return member
+
+
+_HINTS = ("async", "ca", "cg", "shared", "global", "shared::cta", "L2::cache_hint", "L2::64B",
+          "L2::128B", "L2::256B")  # fmt: skip
+
+
+@executes("cp.async.ca", "cp.async.cg")
+def prepare_copy(ops: Operands) -> Execute:
+    """`cp.async.{ca,cg}.shared.global [dst], [src], size{, src-size | ignore-src}{, hint}`."""
+    ops.allow(*_HINTS)
+    size = ops.immediate(ops.args[2])
+    if size not in (4, 8, 16):
+        raise ops.refuse(f"copies of 4, 8 or 16 bytes, not {size}")
+    target, source = ops.address(ops.args[0]), ops.address(ops.args[1])
+    valid = _valid_bytes(ops, size)
+    ops.sensitive += ops.reads
+
+    def execute(m: Machine, lanes: Lanes) -> None:
+        pc, memory = m.pc, m.memory
+        rows, offsets = memory.shared_place(m, lanes, target(m, lanes), size, aligned=True)
+        addresses = np.broadcast_to(source(m, lanes), lanes.n)
+        # A copy: the registers may change before the copy happens.
+        n_valid = np.array(np.broadcast_to(valid(m, lanes), lanes.n))
+        places = offsets[:, None] + np.arange(size)
+        memory.shared.defined[rows[:, None], places] = False
+
+        def perform() -> None:
+            here, m.pc = m.pc, pc
+            octets = np.zeros((lanes.n, size), np.uint8)
+            some = n_valid > 0
+            if some.any():
+                found, missing = memory.globals.load(
+                    m, lanes.where(some), addresses[some], UNSIGNED[32], size // 4
+                )
+                octets[some] = found.view(np.uint8).reshape(-1, size)
+            else:
+                missing = None
+            kept = np.arange(size) < n_valid[:, None]
+            memory.shared.data[rows[:, None], places] = np.where(kept, octets, 0)
+            memory.shared.defined[rows[:, None], places] = True
+            if missing is not None:
+                bad = np.flatnonzero(some)[missing]
+                memory.shared.defined[rows[bad, None], places[bad]] = False
+            m.pc = here
+
+        line = ops.instruction.ptx_line
+        operation = m.asynchronous.issue(Operation(perform, f"cp.async of {size} bytes", line))
+        m.state(Copies).add(operation, lanes)
+
+    return execute
+
+
+def _valid_bytes(ops: Operands, size: int) -> Any:
+    """Return a getter of how many bytes are copied; the rest is filled with zeros."""
+    if len(ops.args) < 4 or ops.has("L2::cache_hint") and len(ops.args) == 4:
+        return lambda m, lanes: size
+    operand = ops.args[3]
+    places = ops.registers(operand)
+    if places and places[0][0] == 1:
+        ignore = ops.source(operand, "pred")
+        return lambda m, lanes: np.where(ignore(m, lanes), 0, size)
+    return ops.source(operand if places else Immediate(ops.immediate(operand)), "u32")
+
+
+@executes("cp.async.commit_group")
+def prepare_commit(ops: Operands) -> Execute:
+    """`cp.async.commit_group`: make a group of the thread's open copies."""
+    ops.allow("async", "commit_group")
+    return lambda m, lanes: m.state(Copies).commit(lanes)
+
+
+@executes("cp.async.wait_group", "cp.async.wait_all")
+def prepare_wait(ops: Operands) -> Execute:
+    """`cp.async.wait_group n`: at most n of the youngest groups stay pending; `wait_all`: none."""
+    ops.allow("async", "wait_group", "wait_all")
+    n_pending = ops.immediate(ops.args[0]) if ops.has("wait_group") else None
+    return lambda m, lanes: m.state(Copies).wait(lanes, n_pending)

@@ -1,0 +1,320 @@
+"""Collectives of a warp: shfl, vote, match, redux, elect, activemask (PTX ISA 9.7.9.6, 9.7.13).
+
+Invariant: a `.sync` instruction runs when every live lane that its mask names is there; lanes that
+come early are parked until the others arrive. Lane k of a warp's row is thread 32 * warp + k.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from astdsl.emulator import lanes as lane_sets
+from astdsl.emulator.isa import Control, controls, executes
+from astdsl.emulator.machine import Condition
+from astdsl.emulator.undefined import mark
+
+if TYPE_CHECKING:
+    from astdsl.emulator.isa import Execute
+    from astdsl.emulator.lanes import Lanes
+    from astdsl.emulator.machine import Machine
+    from astdsl.emulator.operands import Getter, Operands
+    from astdsl.emulator.scalars import Array, BoolArray
+
+WARP = 32
+
+
+class Warps:
+    """The warps of a set of lanes: `slots[w, k]` is lane k of warp w, `here[w, k]` = it takes part.
+
+    `at` holds the flat places in `slots` of the participating lanes, in the order of the lanes.
+    """
+
+    __slots__ = ("at", "complete", "here", "n", "slots")
+
+    def __init__(self, m: Machine, lanes: Lanes) -> None:
+        blocks = m.block_of[lanes.sel]
+        threads = m.thread_of[lanes.sel]
+        key = (threads >> 5) * m.n_blocks + blocks
+        present = np.zeros((m.n_threads + 31) // WARP * m.n_blocks, np.bool_)
+        present[key] = True
+        warps = np.flatnonzero(present)
+        self.n = len(warps)
+        number = np.cumsum(present) - 1
+        first = (warps // m.n_blocks) * WARP * m.n_blocks + warps % m.n_blocks
+        self.slots = first[:, None] + np.arange(WARP) * m.n_blocks
+        self.at = number[key] * WARP + (threads & 31)
+        here = np.zeros(self.n * WARP, np.bool_)
+        here[self.at] = True
+        self.here = here.reshape(self.n, WARP)
+        self.complete = lanes.n == self.n * WARP
+
+    def spread(self, values: Any, dtype: Any) -> Array:
+        """Return one value a lane as rows of warps; absent lanes hold 0."""
+        rows = np.zeros(self.n * WARP, dtype)
+        rows[self.at] = values
+        return rows.reshape(self.n, WARP)
+
+    def gather(self, rows: Array) -> Array:
+        """Return rows of warps as one value a lane, in the order of the lanes."""
+        return np.broadcast_to(rows, (self.n, WARP)).reshape(-1)[self.at]
+
+
+def mask_bits(masks: Any) -> BoolArray:
+    """Return 32-bit masks as rows of 32 booleans, lane 0 first."""
+    spread: BoolArray = (np.asarray(masks, np.uint32)[..., None] >> np.arange(WARP)) & 1 != 0
+    return spread
+
+
+class Members:
+    """The member mask of a `.sync` instruction, and the parking of lanes that come early."""
+
+    def __init__(self, ops: Operands, operand: Any) -> None:
+        self.read: Getter = ops.source(operand, "u32")
+        self.condition = Condition(self._ready, self._text, again=True)
+
+    def together(self, m: Machine, lanes: Lanes) -> tuple[Lanes, Lanes]:
+        """Return the lanes whose warps are all there, and the others."""
+        if lanes.n == m.n_lanes and m.n_threads % WARP == 0:
+            return lanes, lane_sets.NONE
+        ready = self._ready(m, lanes)
+        if ready.all():
+            return lanes, lane_sets.NONE
+        return lanes.where(ready), lanes.where(~ready)
+
+    def _ready(self, m: Machine, lanes: Lanes) -> BoolArray:
+        warps = Warps(m, lanes)
+        if warps.complete:
+            return np.ones(lanes.n, np.bool_)
+        masks = np.broadcast_to(self.read(m, lanes), lanes.n)
+        asked = np.zeros((warps.n, WARP), np.bool_)
+        np.logical_or.at(asked, warps.at // WARP, mask_bits(masks))
+        # Slots past the block's last thread do not exist.
+        exists = warps.slots < m.n_lanes
+        alive = exists & m.live[np.minimum(warps.slots, m.n_lanes - 1)]
+        missing = asked & alive & ~warps.here
+        return ~missing.any(axis=1)[warps.at // WARP]
+
+    def _text(self, m: Machine, lanes: Lanes) -> str:
+        mask = int(np.broadcast_to(self.read(m, lanes), lanes.n)[0])
+        warps = Warps(m, lanes)
+        here = sum(1 << k for k in range(WARP) if warps.here[0, k])
+        return f"waits for the lanes of mask {mask:#010x}, of which {here:#010x} are there"
+
+
+def collective(ops: Operands, mask: Any, body: Callable[[Machine, Lanes, Warps], None]) -> Control:
+    """Return a step that parks early lanes and runs `body` on whole warps."""
+    members = Members(ops, mask)
+    places, writes = tuple(ops.reads), tuple(ops.writes)
+
+    def execute(m: Machine, lanes: Lanes) -> Lanes | None:
+        ready, early = members.together(m, lanes)
+        if early.n:
+            m.block(early, members.condition)
+        if ready.n:
+            warps = Warps(m, ready)
+            _track(m, ready, warps, places, writes)
+            body(m, ready, warps)
+        return ready if early.n else None
+
+    return execute
+
+
+def _track(m: Machine, lanes: Lanes, warps: Warps, reads: Any, writes: Any) -> None:
+    """Make results of warps that read an undefined value undefined, for all of the warp."""
+    if not m.undefined:
+        return
+    mask = np.zeros(warps.n, np.bool_)
+    for place in reads:
+        found = m.undefined.get(place)
+        if found is not None:
+            np.logical_or.at(mask, warps.at // WARP, found[lanes.sel])
+    for place in writes:
+        mark(m, place, lanes, mask[warps.at // WARP])
+
+
+@controls("shfl.sync")
+def prepare_shfl(ops: Operands) -> Control:
+    """`shfl.sync.{up,down,bfly,idx}.b32 d{|p}, a, b, c, mask` (PTX ISA 9.7.9.6)."""
+    ops.allow("sync", *_SOURCES)
+    find = _SOURCES[ops.modifiers[1]]
+    results = ops.pair(ops.args[0])
+    place = ops.registers(ops.args[1])
+    value = ops.source(ops.args[1], "b32")
+    lane, clamp = ops.source(ops.args[2], "u32"), ops.source(ops.args[3], "u32")
+    write = ops.destination(results[0], "b32")
+    write_valid = ops.destination(results[1], "pred") if len(results) == 2 else None
+    own = np.arange(WARP)
+
+    def body(m: Machine, lanes: Lanes, warps: Warps) -> None:
+        rows = warps.spread(value(m, lanes), np.uint32)
+        offset = warps.spread(lane(m, lanes), np.int64) & 31
+        bounds = warps.spread(clamp(m, lanes), np.int64)
+        segment, limit = bounds >> 8 & 31, bounds & 31
+        source, valid = find(own, offset, segment, own & segment | limit & ~segment)
+        source = np.where(valid, source, own) & 31
+        absent = ~np.take_along_axis(warps.here, source, axis=1)[warps.here]
+        write(m, lanes, warps.gather(np.take_along_axis(rows, source, axis=1)))
+        if write_valid is not None:
+            write_valid(m, lanes, warps.gather(valid))
+        if place and m.undefined or absent.any():
+            _shuffled(m, lanes, warps, source)
+
+    def _shuffled(m: Machine, lanes: Lanes, warps: Warps, source: Array) -> None:
+        found = m.undefined.get(place[0]) if place else None
+        bad = np.zeros(lanes.n, np.bool_) if found is None else found[lanes.sel]
+        rows = warps.spread(bad, np.bool_) | ~warps.here
+        result = warps.gather(np.take_along_axis(rows, source, axis=1))
+        for to in ops.registers(results[0]):
+            mark(m, to, lanes, result)
+
+    return collective(ops, ops.args[4], body)
+
+
+Found = tuple[Any, Any]
+_SOURCES: dict[str, Callable[[Any, Any, Any, Any], Found]] = {
+    "up": lambda own, b, segment, limit: (own - b, own - b >= limit),
+    "down": lambda own, b, segment, limit: (own + b, own + b <= limit),
+    "bfly": lambda own, b, segment, limit: (own ^ b, (own ^ b) <= limit),
+    "idx": lambda own, b, segment, limit: (
+        own & segment | b & ~segment,
+        (own & segment | b & ~segment) <= limit,
+    ),
+}
+
+
+@controls("vote.sync")
+def prepare_vote(ops: Operands) -> Control:
+    """`vote.sync.{all,any,uni}.pred p, {!}a, mask`, `vote.sync.ballot.b32 d, {!}a, mask`."""
+    ops.allow("sync", "all", "any", "uni", "ballot")
+    mode = ops.modifiers[1]
+    vote = ops.source(ops.args[1], "pred")
+    write = ops.destination(ops.args[0], "b32" if mode == "ballot" else "pred")
+
+    def body(m: Machine, lanes: Lanes, warps: Warps) -> None:
+        votes = np.broadcast_to(vote(m, lanes), lanes.n)
+        true, false = warps.spread(votes, np.bool_), warps.spread(~votes, np.bool_)
+        if mode == "ballot":
+            result: Any = (true.astype(np.uint32) << np.arange(WARP, dtype=np.uint32)).sum(axis=1)
+        elif mode == "any":
+            result = true.any(axis=1)
+        elif mode == "all":
+            result = ~false.any(axis=1)
+        else:
+            result = ~(true.any(axis=1) & false.any(axis=1))
+        write(m, lanes, warps.gather(result[:, None]))
+
+    return collective(ops, ops.args[2], body)
+
+
+@controls("match.any.sync", "match.all.sync")
+def prepare_match(ops: Operands) -> Control:
+    """`match.{any,all}.sync.type d{|p}, a, mask`: which lanes hold the same value."""
+    ops.allow("sync", "any", "all")
+    name = f"b{ops.last_type().bits}"
+    value = ops.source(ops.args[1], name)
+    results = ops.pair(ops.args[0])
+    write = ops.destination(results[0], "b32")
+    write_all = ops.destination(results[1], "pred") if len(results) == 2 else None
+    every = ops.has("all")
+    weights = np.uint32(1) << np.arange(WARP, dtype=np.uint32)
+
+    def body(m: Machine, lanes: Lanes, warps: Warps) -> None:
+        rows = warps.spread(value(m, lanes), np.uint64)
+        both = warps.here[:, :, None] & warps.here[:, None, :]
+        same = (rows[:, :, None] == rows[:, None, :]) & both
+        masks = (same * weights).sum(axis=2, dtype=np.uint32)
+        if every:
+            whole = (same | ~both).all(axis=(1, 2))[:, None]
+            masks = np.where(whole, (warps.here * weights).sum(axis=1, dtype=np.uint32)[:, None], 0)
+            if write_all is not None:
+                write_all(m, lanes, warps.gather(whole))
+        write(m, lanes, warps.gather(masks))
+
+    return collective(ops, ops.args[2], body)
+
+
+_REDUCTIONS: dict[str, Any] = {
+    "add": np.add,
+    "min": np.minimum,
+    "max": np.maximum,
+    "and": np.bitwise_and,
+    "or": np.bitwise_or,
+    "xor": np.bitwise_xor,
+}
+
+
+@controls("redux.sync")
+def prepare_redux(ops: Operands) -> Control:
+    """`redux.sync.op.type d, a, mask`; float min and max with `.abs`, `.NaN` (PTX ISA 9.7.13.12)."""
+    ops.allow("sync", *_REDUCTIONS, "abs", "NaN")
+    word, scalar = ops.modifiers[1], ops.last_type()
+    value = ops.source(ops.args[1], scalar.name)
+    write = ops.destination(ops.args[0], scalar.name)
+    ufunc = _REDUCTIONS[word]
+    if scalar.kind == "f" and not ops.has("NaN"):
+        ufunc = np.fmin if word == "min" else np.fmax
+    identity = _identity(word, scalar.dtype)
+    absolute = ops.has("abs")
+
+    def body(m: Machine, lanes: Lanes, warps: Warps) -> None:
+        values = np.broadcast_to(value(m, lanes), lanes.n)
+        rows = warps.spread(np.abs(values) if absolute else values, scalar.dtype)
+        rows = np.where(warps.here, rows, identity)
+        write(m, lanes, warps.gather(ufunc.reduce(rows, axis=1, dtype=scalar.dtype)[:, None]))
+
+    return collective(ops, ops.args[2], body)
+
+
+def _identity(word: str, dtype: np.dtype[Any]) -> Any:
+    if word in ("add", "or", "xor"):
+        return dtype.type(0)
+    if word == "and":
+        return np.array(-1).astype(dtype)[()]
+    if dtype.kind == "f":
+        return dtype.type(np.inf if word == "min" else -np.inf)
+    info = np.iinfo(dtype)
+    return dtype.type(info.max if word == "min" else info.min)
+
+
+@controls("elect.sync")
+def prepare_elect(ops: Operands) -> Control:
+    """`elect.sync d|p, mask`: the lowest lane of the mask is the leader."""
+    ops.allow("sync")
+    results = ops.pair(ops.args[0])
+    write = ops.destination(results[0], "b32")
+    write_leader = ops.destination(results[1], "pred")
+
+    def body(m: Machine, lanes: Lanes, warps: Warps) -> None:
+        leader = np.argmax(warps.here, axis=1)[:, None]
+        write(m, lanes, warps.gather(leader.astype(np.uint32)))
+        write_leader(m, lanes, warps.gather(np.arange(WARP) == leader))
+
+    return collective(ops, ops.args[1], body)
+
+
+@controls("bar.warp.sync")
+def prepare_bar_warp(ops: Operands) -> Control:
+    """`bar.warp.sync mask`: wait for the lanes of the mask."""
+    ops.allow("warp", "sync")
+
+    def body(m: Machine, lanes: Lanes, warps: Warps) -> None:
+        """Being together is all."""
+
+    return collective(ops, ops.args[0], body)
+
+
+@executes("activemask")
+def prepare_activemask(ops: Operands) -> Execute:
+    """`activemask.b32 d`: which lanes of the warp run this instruction together."""
+    ops.allow()
+    write = ops.destination(ops.args[0], "b32")
+
+    def execute(m: Machine, lanes: Lanes) -> None:
+        warps = Warps(m, lanes)
+        weights = np.uint32(1) << np.arange(WARP, dtype=np.uint32)
+        write(m, lanes, warps.gather((warps.here * weights).sum(axis=1, dtype=np.uint32)[:, None]))
+
+    return execute
