@@ -46,8 +46,9 @@ class Trace:
     locate: Callable[[], Span]
     made: dict[Value, Span] = field(default_factory=dict)
     atoms: dict[object, Atom] = field(default_factory=dict)
+    loops: int = 0
 
-    def emit(self, kind: type[AnyOp], **fields: object) -> AnyOp:
+    def emit(self, kind: type[AnyOp], /, **fields: object) -> AnyOp:
         """Append an operation at the user's place, and return it."""
         span = self.locate()
         op = kind(span=span, **fields)
@@ -66,6 +67,15 @@ class Trace:
                     help="define the name before the block and assign it in it to carry it out, "
                     "or move the use into the block",
                 )
+
+    @contextmanager
+    def loop(self) -> Iterator[None]:
+        """Count one more open loop inside the `with`."""
+        self.loops += 1
+        try:
+            yield
+        finally:
+            self.loops -= 1
 
 
 current: ContextVar[Trace | None] = ContextVar("current", default=None)
@@ -97,7 +107,7 @@ def require_trace(what: str) -> Trace:
     return found
 
 
-def emit(kind: type[AnyOp], **fields: object) -> AnyOp:
+def emit(kind: type[AnyOp], /, **fields: object) -> AnyOp:
     """Append an operation to the current trace, and return it."""
     return require_trace(f"`{kind.__name__}`").emit(kind, **fields)
 

@@ -310,6 +310,14 @@ class Tile:
             refuse_library_function(f"np.{ufunc.__name__}", ufunc.__name__)
         return self._do(name, inputs[0])
 
+    def __array_function__(self, function: Any, *others: object) -> NoReturn:
+        del others
+        refuse_library_function(f"np.{function.__name__}", function.__name__)
+
+    def __array__(self, *others: object) -> NoReturn:
+        del others
+        refuse_library_function("np.asarray", "full")
+
     def __bool__(self) -> bool:  # noqa: PLE0304  (these three never return)
         refuse_as_constant(self, "a bool", "an `if` on it in the kernel's own text works")
 

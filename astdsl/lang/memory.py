@@ -1,0 +1,214 @@
+"""Memory: loads with a fill, shared memory, and asynchronous copies written by hand.
+
+Invariant: code in explicit names runs as written; no fence, wait or release is added to it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from astdsl.errors import ShapeMismatch, TypeMismatch, UnsupportedFeature, WrittenInput
+from astdsl.ir import ops
+from astdsl.ir.core import IN, SCRATCH, Value
+from astdsl.ir.types import GMEM as GLOBAL
+from astdsl.ir.types import SMEM as SHARED
+from astdsl.lang.elementwise import as_condition
+from astdsl.lang.indices import index_value
+from astdsl.lang.masks import filled
+from astdsl.lang.refs import Ref, Root, whole_ref
+from astdsl.lang.shapes import as_shape
+from astdsl.lang.sync import Barrier, BarrierSlot, as_slot
+from astdsl.lang.tracing import emit, fault
+from astdsl.lang.values import Literal, Tile, as_operand, require_dtype
+
+
+def refuse_options(function: str, help: str, **options: object) -> None:
+    """Refuse options of a function that are given and not in this version."""
+    for name, value in options.items():
+        if value is not None:
+            raise fault(
+                UnsupportedFeature, f"`{function}(..., {name}=)` is not in this version", help=help
+            )
+
+
+def load(window: object, fill: object = None, stages: object = None) -> Tile:
+    """Return the tile of a ref, or of a part of it: `load(x.at[tile(i, 64)], fill=1)`.
+
+    With `fill`, elements outside the array are ordinary elements of that value, rounded to the
+    ref's dtype; without, they are left out of reductions. Errors: TypeMismatch.
+    """
+    refuse_options("load", "state `stages` at the pipeline", stages=stages)
+    ref = _require_ref("load", "window", window)
+    if fill is None:
+        return ref.read()
+    value = as_operand(fill, "`fill`")
+    if isinstance(value, Tile):
+        return filled(ref.read(), value)
+    if isinstance(value.number, float) and not ref.dtype.is_float:
+        raise fault(
+            TypeMismatch,
+            f"`load` fills {ref.dtype} with the float {value}",
+            help="fill with a whole number",
+        )
+    return ref.read(value.number)
+
+
+def _require_ref(function: str, argument: str, x: object, space: str = "") -> Ref:
+    if isinstance(x, Ref) and space in ("", x.space):
+        return x
+    wanted = {"": "a ref", GLOBAL: "a ref to global memory", SHARED: "a ref to shared memory"}
+    got = f"{x.space} memory" if isinstance(x, Ref) else repr(x)
+    sources = [(x.value, f"{x} was read here")] if isinstance(x, Tile) else []
+    raise fault(
+        TypeMismatch,
+        f"`{argument}` of `{function}` is {wanted[space]}, got {got}",
+        *sources,
+        help="`ref.at[window]` is a part of memory; `ref[window]` has read it already",
+    )
+
+
+def SMEM(shape: object, dtype: object, transforms: object = None) -> Ref:  # noqa: N802
+    """Return shared memory of the block, unwritten: a ref of constant shape.
+
+    It is indexed like any ref, but windows must lie inside. Named as in Pallas.
+    """
+    refuse_options("SMEM", "the layout is chosen by the compiler", transforms=transforms)
+    extents = as_shape(shape, "`SMEM`")
+    kind = require_dtype(dtype, "`SMEM`")
+    value = emit(ops.AllocSmem, shape=extents, dtype=kind).result
+    return whole_ref(Root(value, "SMEM", SCRATCH, (None,) * len(extents)))
+
+
+def copy_gmem_to_smem(
+    src: object,
+    dst: object,
+    barrier: object,
+    *,
+    predicate: object = None,
+    collective_axes: object = None,
+    leader_tracked: object = None,
+    oob_fill: object = None,
+) -> None:
+    """Start copying `src`, a window of global memory, to `dst`, shared memory of its shape.
+
+    When the data is there the copy makes one arrival on `barrier`, with its bytes; elements
+    outside the array arrive as zeros. Where `predicate` (a bool) is false nothing is copied and
+    the arrival still happens. `dst` is a whole buffer, or one slot of it: `buf.at[slot]`.
+    PTX: cp.async.bulk.tensor. Errors: TypeMismatch, ShapeMismatch.
+    """
+    options = {"collective_axes": collective_axes, "leader_tracked": leader_tracked}
+    refuse_options("copy_gmem_to_smem", "leave it out", oob_fill=oob_fill, **options)
+    name = "copy_gmem_to_smem"
+    source = _require_ref(name, "src", src, GLOBAL)
+    target = _require_ref(name, "dst", dst, SHARED)
+    slot = _require_slot(name, barrier)
+    fields = _copy_fields(name, source, target, predicate)
+    emit(ops.CopyIn, **fields, barrier=slot.barrier.value, index=slot.index)
+
+
+def copy_smem_to_gmem(
+    src: object,
+    dst: object,
+    *,
+    predicate: object = None,
+    commit_group: object = True,
+    reduction_op: object = None,
+) -> None:
+    """Start copying `src`, shared memory, to `dst`, a window of global memory of its shape.
+
+    Elements outside the array are dropped. The copy belongs to the open group of the block, which
+    is closed at once unless `commit_group` is False. What was written to `src` before must be
+    followed by `commit_smem()`. PTX: cp.async.bulk.tensor. Errors: TypeMismatch, ShapeMismatch,
+    WrittenInput.
+    """
+    refuse_options("copy_smem_to_gmem", "leave it out", reduction_op=reduction_op)
+    name = "copy_smem_to_gmem"
+    source = _require_ref(name, "src", src, SHARED)
+    target = _require_ref(name, "dst", dst, GLOBAL)
+    if target.root.role == IN:
+        raise fault(
+            WrittenInput,
+            f"`{target.root.name}` is an `In` parameter, which is only read",
+            (target.root.value, "it is declared here"),
+            help="annotate it as `InOut[...]` to change it in place, or write an `Out`",
+        )
+    emit(ops.CopyOut, **_copy_fields(name, target, source, predicate))
+    if commit_group:
+        commit_smem_to_gmem_group()
+
+
+def commit_smem_to_gmem_group() -> None:
+    """Close the group of copies out started so far. PTX: cp.async.bulk.commit_group."""
+    emit(ops.CommitGroup)
+
+
+def wait_smem_to_gmem(n: object, wait_read_only: object = False) -> None:
+    """Wait until at most the `n` newest groups of copies to global memory are in flight.
+
+    With `wait_read_only`, until the others have read their shared memory, which may then be
+    written again. PTX: cp.async.bulk.wait_group.
+    """
+    pending = as_operand(n, "`wait_smem_to_gmem`")
+    if not isinstance(pending, Literal) or type(pending.number) is not int or pending.number < 0:
+        raise fault(
+            TypeMismatch,
+            f"`wait_smem_to_gmem` takes a constant number of groups from 0 on, got {pending}",
+            help="`wait_smem_to_gmem(0)` waits for all of them",
+        )
+    emit(ops.WaitGroup, pending=pending.number, read_only=bool(wait_read_only))
+
+
+def _require_slot(function: str, barrier: object) -> BarrierSlot:
+    if isinstance(barrier, Barrier | BarrierSlot):
+        return as_slot(barrier)
+    raise fault(
+        TypeMismatch,
+        f"`barrier` of `{function}` is a `Barrier`, got {barrier!r}",
+        help="make one with `Barrier()` before, and wait on it with `barrier_wait`",
+    )
+
+
+def _copy_fields(function: str, window: Ref, buffer: Ref, predicate: object) -> dict[str, Any]:
+    """Return the fields of a copy between a window of global memory and shared memory."""
+    fields = window.window_fields()
+    shape = tuple(window.axes[k].size for k in window.order)
+    if list(window.order) != sorted(window.order):
+        raise fault(
+            UnsupportedFeature,
+            f"`{function}` copies axes in the array's order, and this view is transposed",
+            help="copy it as it is, and read the buffer through `.T`",
+        )
+    if shape != buffer.shape:
+        raise fault(
+            ShapeMismatch,
+            f"`{function}` copies between equal shapes, got {window} and {buffer}",
+            help="`.at[window]` picks a part; an integer drops an axis",
+        )
+    if window.dtype is not buffer.dtype:
+        raise fault(
+            TypeMismatch,
+            f"`{function}` copies without converting, got {window} and {buffer}",
+            help=f"allocate the buffer as `SMEM(..., {window.dtype})`",
+        )
+    condition = () if predicate is None else (as_condition(predicate, "`predicate`"),)
+    fields |= {"buffer": buffer.root.value, "slot": _slot(function, buffer)}
+    return fields | {"predicate": condition}
+
+
+def _slot(function: str, buffer: Ref) -> tuple[Value, ...]:
+    """Return the leading starts that pick a slot; the other axes must be whole."""
+    count = len(buffer.axes) - buffer.ndim
+    leading, rest = buffer.axes[:count], buffer.axes[count:]
+    if any(axis.kept for axis in leading) or not all(axis.whole for axis in rest):
+        raise fault(
+            UnsupportedFeature,
+            f"`{function}` takes a whole buffer or one slot of it, got the part {buffer}",
+            help="make slots the first axis: `SMEM((2, 64, 32), f32)`, and copy to `buf.at[slot]`",
+        )
+    if list(buffer.order) != sorted(buffer.order):
+        raise fault(
+            UnsupportedFeature,
+            f"`{function}` takes a buffer in its own order, not transposed",
+            help="copy it as it is, and read the buffer through `.T`",
+        )
+    return tuple(index_value(axis.start) for axis in leading)

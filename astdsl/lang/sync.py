@@ -1,0 +1,162 @@
+"""Barriers and fences written by hand.
+
+Invariant: phases are tracked here: of every barrier a counter counts the waits, and its lowest bit
+is the parity of the next one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from astdsl.errors import BadWindow, TypeMismatch, UnsupportedFeature
+from astdsl.ir import ops
+from astdsl.ir.core import Value
+from astdsl.lang.indices import as_index, form_of, index_constant, index_value
+from astdsl.lang.shapes import as_extent
+from astdsl.lang.tracing import emit, fault
+
+MOST_ARRIVALS = 2**20 - 1
+
+
+class Barrier:
+    """`num_barriers` mbarriers in shared memory, each completed by `num_arrivals` arrivals.
+
+    An arrival is one `barrier_arrive`, or one copy. `bar[slot]` (or `bar.at[slot]`) is one of
+    several; `slot` is any kernel integer.
+    """
+
+    __slots__ = ("arrivals", "count", "counters", "value")
+    operand_help = "a barrier is no value: `barrier_wait(b)` waits for it"
+
+    def __init__(
+        self, num_arrivals: object = 1, num_barriers: object = 1, orders_tensor_core: object = False
+    ) -> None:
+        self.arrivals = as_extent(num_arrivals, "`num_arrivals`")
+        self.count = as_extent(num_barriers, "`num_barriers`")
+        if not 1 <= self.arrivals <= MOST_ARRIVALS:
+            raise fault(
+                TypeMismatch,
+                f"`Barrier` takes 1 to {MOST_ARRIVALS} arrivals, got {self.arrivals}",
+                help="count the arrives and copies that complete one phase",
+            )
+        if self.count < 1:
+            raise fault(TypeMismatch, f"`Barrier` takes 1 barrier or more, got {self.count}")
+        if orders_tensor_core:
+            raise fault(
+                UnsupportedFeature,
+                "`Barrier(orders_tensor_core=True)` is not in this version",
+                help="write products as `a @ b`: the compiler orders them",
+            )
+        self.value = emit(ops.AllocBarrier, count=self.count, arrivals=self.arrivals).result
+        self.counters = tuple(emit(ops.Counter).result for _ in range(self.count))
+
+    def __getitem__(self, slot: object) -> BarrierSlot:
+        index = as_index(slot, "the index of a barrier")
+        low, high = form_of(index).bounds
+        if high < 0 or low >= self.count:
+            raise fault(
+                BadWindow,
+                f"barrier {form_of(index)} of an array of {self.count}",
+                (self.value, "made here"),
+                help=f"indices go from 0 to {self.count - 1}",
+            )
+        return BarrierSlot(self, index_value(index), form_of(index).constant)
+
+    @property
+    def at(self) -> Barrier:
+        """`bar.at[slot]` is `bar[slot]`."""
+        return self
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class BarrierSlot:
+    """One barrier of an array: its index, and that as a number if it is constant."""
+
+    barrier: Barrier
+    index: Value
+    number: int | None
+
+
+def as_slot(barrier: Barrier | BarrierSlot) -> BarrierSlot:
+    """Return one barrier; an array of several must be indexed."""
+    if isinstance(barrier, BarrierSlot):
+        return barrier
+    if barrier.count != 1:
+        raise fault(
+            BadWindow,
+            f"an array of {barrier.count} barriers stands where one is needed",
+            (barrier.value, "made here"),
+            help="`bar[slot]` is one of them",
+        )
+    return barrier[0]
+
+
+def _require_barrier(barrier: object, function: str) -> BarrierSlot:
+    if isinstance(barrier, Barrier | BarrierSlot):
+        return as_slot(barrier)
+    raise fault(
+        TypeMismatch,
+        f"`{function}` takes a `Barrier`, got {barrier!r}",
+        help="make one with `Barrier(num_arrivals)`",
+    )
+
+
+def barrier_arrive(barrier: object) -> None:
+    """Arrive once on a barrier, releasing what was done before. PTX: mbarrier.arrive."""
+    slot = _require_barrier(barrier, "barrier_arrive")
+    emit(ops.BarrierArrive, barrier=slot.barrier.value, index=slot.index)
+
+
+def barrier_wait(barrier: object, completion: object = None) -> None:
+    """Wait for the next completion of a barrier that was not waited for yet.
+
+    `completion` is refused in this version. PTX: mbarrier.try_wait.parity.
+    """
+    if completion is not None:
+        raise fault(
+            UnsupportedFeature,
+            "`barrier_wait(b, completion=)` is not in this version",
+            help="wait once for every completion",
+        )
+    slot = _require_barrier(barrier, "barrier_wait")
+    parity = emit(ops.BitAnd, x=_waits(slot), y=index_constant(1)).result
+    emit(ops.BarrierWait, barrier=slot.barrier.value, index=slot.index, parity=parity)
+    _count_wait(slot)
+
+
+def _waits(slot: BarrierSlot) -> Value:
+    """Return how often the barrier was waited for; a runtime index picks among all counters."""
+    counters = slot.barrier.counters
+    if slot.number is not None:
+        return emit(ops.CounterRead, counter=counters[slot.number]).result
+    picked = emit(ops.CounterRead, counter=counters[0]).result
+    for number, counter in enumerate(counters[1:], start=1):
+        read = emit(ops.CounterRead, counter=counter).result
+        condition = _is_slot(slot, number)
+        picked = emit(ops.Select, condition=condition, x=read, y=picked).result
+    return picked
+
+
+def _is_slot(slot: BarrierSlot, number: int) -> Value:
+    this = index_constant(number)
+    return emit(ops.Compare, x=slot.index, y=this, predicate="eq").result
+
+
+def _count_wait(slot: BarrierSlot) -> None:
+    one = index_constant(1)
+    if slot.number is not None:
+        emit(ops.CounterAdd, counter=slot.barrier.counters[slot.number], amount=one)
+        return
+    for number, counter in enumerate(slot.barrier.counters):
+        none = index_constant(0)
+        amount = emit(ops.Select, condition=_is_slot(slot, number), x=one, y=none).result
+        emit(ops.CounterAdd, counter=counter, amount=amount)
+
+
+def commit_smem() -> None:
+    """Make shared memory written so far visible to copies, and wait for the whole block.
+
+    PTX: fence.proxy.async, bar.sync.
+    """
+    emit(ops.ProxyFence)
+    emit(ops.BlockBarrier)

@@ -1,0 +1,139 @@
+"""Matrix products of tiles.
+
+Invariant: elements outside along the contracted axis take no part: both operands hold zeros there.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from astdsl.errors import ShapeMismatch, TypeMismatch, UnsupportedFeature
+from astdsl.ir import ops
+from astdsl.ir.core import Value
+from astdsl.ir.dtypes import DType, bf16, f16, f32, f64, i8, i32, u8
+from astdsl.lang.elementwise import convert, meet, settle, sources
+from astdsl.lang.masks import masked
+from astdsl.lang.ragged import LOST, ZERO, Edges, HalfSpace
+from astdsl.lang.shapes import index
+from astdsl.lang.tracing import emit, fault
+from astdsl.lang.values import Tile, method
+
+# What products are summed in, by the dtype in which the operands meet.
+SUMMED_IN = {f16: f32, bf16: f32, f32: f32, f64: f64, i8: i32, u8: i32}
+
+
+@method("__matmul__")
+def matmul(a: object, b: object) -> Tile:
+    """Return `a @ b`: see `dot`."""
+    return dot(a, b)
+
+
+@method("__rmatmul__")
+def _reflected_matmul(b: object, a: object) -> Tile:
+    return dot(a, b)
+
+
+def dot(
+    a: object,
+    b: object,
+    acc: object = None,
+    *,
+    precision: object = None,
+    a_scale: object = None,
+    b_scale: object = None,
+) -> Tile:
+    """Return the matrix product of (m, k) and (k, n); vectors count as one row, or one column.
+
+    Operands of different dtypes meet as in `a * b` (8-bit integers may differ in sign). The result
+    is f32, of f64 f64, of 8-bit integers i32; products are exact (f32 operands too) and summed in
+    that dtype in an unspecified order. Elements outside along k take no part.
+    Errors: TypeMismatch, ShapeMismatch; UnsupportedFeature for `acc`, `precision` and scales.
+    """
+    _refuse_options(acc, {"precision": precision, "a_scale": a_scale, "b_scale": b_scale})
+    left, right = settle(a, "`@`"), settle(b, "`@`")
+    _require_ranks(left, right)
+    is_row, is_column = left.ndim == 1, right.ndim == 1
+    rows = index(left, (None,)) if is_row else left
+    columns = index(right, (slice(None), None)) if is_column else right
+    if rows.shape[1] != columns.shape[0]:
+        raise fault(
+            ShapeMismatch,
+            f"`@` contracts {rows.shape[1]} with {columns.shape[0]} elements",
+            *sources(left, right),
+            note=f"{left} @ {right}",
+            help="the last axis of the left operand is the first of the right one; `.T` turns one",
+        )
+    product = _product(rows, columns)
+    return index(product, (*([0] if is_row else []), ..., *([0] if is_column else [])))
+
+
+def _refuse_options(acc: object, others: dict[str, object]) -> None:
+    if acc is not None:
+        raise fault(
+            UnsupportedFeature,
+            "`dot(..., acc=)` is not in this version",
+            help="write `acc + a @ b`, which adds on the tensor core too",
+        )
+    for name, value in others.items():
+        if value is not None:
+            raise fault(
+                UnsupportedFeature,
+                f"`dot(..., {name}=)` is not in this version",
+                help=f"leave `{name}` out: f32 operands multiply exactly",
+            )
+
+
+def _require_ranks(a: Tile, b: Tile) -> None:
+    for x in (a, b):
+        if x.ndim == 0:
+            raise fault(
+                ShapeMismatch,
+                f"`@` takes no scalars, got {a} @ {b}",
+                *sources(a, b),
+                help="`*` multiplies by a scalar",
+            )
+        if x.ndim > 2:
+            raise fault(
+                UnsupportedFeature,
+                f"`@` of more than two axes is not in this version, got {a} @ {b}",
+                *sources(a, b),
+                help="multiply one matrix at a time: read windows with an integer in front",
+            )
+
+
+def _product(a: Tile, b: Tile) -> Tile:
+    dtypes = _operand_dtypes(a, b)
+    pairs = {
+        "a": {replace(h, axis=0): s for h, s in a.edges.outside.items() if h.axis == 1},
+        "b": {h: s for h, s in b.edges.outside.items() if h.axis == 0},
+    }
+    every = [*dict.fromkeys([*pairs["a"], *pairs["b"]])]
+    left = _with_zeros(a, [replace(h, axis=1) for h in every if pairs["a"].get(h) != ZERO])
+    right = _with_zeros(b, [h for h in every if pairs["b"].get(h) != ZERO])
+    product = emit(
+        ops.Dot,
+        a=convert(Tile(left), dtypes[0]),
+        b=convert(Tile(right), dtypes[1]),
+        dtype=SUMMED_IN[dtypes[0]],
+    ).result
+    outside = {h: LOST for h in a.edges if h.axis != 1} | {h: LOST for h in b.edges if h.axis != 0}
+    return Tile(product, edges=Edges(outside))
+
+
+def _with_zeros(x: Tile, spaces: list[HalfSpace]) -> Value:
+    return masked(x, spaces, 0)
+
+
+def _operand_dtypes(a: Tile, b: Tile) -> tuple[DType, DType]:
+    if {a.dtype, b.dtype} <= {i8, u8}:
+        return a.dtype, b.dtype
+    dtype, _ = meet("`@`", a, b)
+    if dtype not in SUMMED_IN:
+        raise fault(
+            TypeMismatch,
+            f"`@` does not multiply {dtype}",
+            *sources(a, b),
+            note=f"{a} @ {b}",
+            help=f"it takes {', '.join(d.name for d in SUMMED_IN)}: `x.astype(f32)` converts",
+        )
+    return dtype, dtype
