@@ -66,6 +66,28 @@ class Builder:
         self._home.update(dict.fromkeys(op.results, self.current))
         return op
 
+    @contextmanager
+    def reopened(self, closed: OpenBlock) -> Iterator[OpenBlock]:
+        """Append to a block that was closed; what its values were used for must not be built."""
+        self._stack.append(closed)
+        try:
+            yield closed
+        finally:
+            popped = self._stack.pop()
+            assert popped is closed, "blocks close in the order that they were opened"
+
+    def mark(self) -> int:
+        """Return a place in the innermost block, for `cut`."""
+        return len(self.current.ops)
+
+    def cut(self, mark: int) -> OpenBlock:
+        """Take the operations since `mark` off the innermost block, as a closed block."""
+        taken = OpenBlock((), self.current.ops[mark:])
+        del self.current.ops[mark:]
+        for op in taken.ops:
+            self._home.update(dict.fromkeys(op.results, taken))
+        return taken
+
     def visible(self, value: Value) -> bool:
         """Whether a value was made in a block that is still open."""
         return any(self._home.get(value) is opened for opened in self._stack)

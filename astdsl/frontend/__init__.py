@@ -1,0 +1,1 @@
+"""Python functions in, IR out: the source is rewritten, and Python runs the rewritten function."""

@@ -1,0 +1,114 @@
+"""Rewriting expressions: what Python would decide by itself is asked of the hooks.
+
+Before: ``a and f(b)``
+After: ``__both__(__v1__, __call__(f, b)) if __goes_on__(__v1__ := a) else __v1__``
+
+Invariant: operands are evaluated in the source's order and scope, so an assignment expression in
+one binds the name that it binds in the source.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable
+from typing import Any
+
+from astdsl.frontend.nodes import at, call, constant, load, place, walrus
+
+REFUSED = {ast.Yield: "yield", ast.YieldFrom: "yield from", ast.Await: "await"}
+
+
+class ExpressionRewriter(ast.NodeTransformer):
+    """Rewrites the expressions of one function. `temporary` gives an unused name."""
+
+    def __init__(self, temporary: Callable[[], str]) -> None:
+        self.temporary = temporary
+        self._iterables = 0
+
+    def visit_Call(self, node: ast.Call) -> ast.expr:  # noqa: N802  (ast's name)
+        """`f(x)`: what is called may be a helper to rewrite, or a builtin with a kernel meaning."""
+        where = place(node)
+        self.generic_visit(node)
+        return at(where, ast.Call(load("__call__"), [node.func, *node.args], node.keywords))
+
+    def visit_BoolOp(self, node: ast.BoolOp) -> ast.expr:  # noqa: N802
+        """`and`, `or`: the next operand is evaluated if the first is a kernel value, or asks it."""
+        self.generic_visit(node)
+        if self._iterables:
+            return node
+        hooks = ("__goes_on__", "__both__")
+        if isinstance(node.op, ast.Or):
+            hooks = ("__stays_open__", "__either__")
+        result = node.values[0]
+        for operand in node.values[1:]:
+            result = self._joined(node, hooks, result, operand)
+        return result
+
+    def _joined(
+        self, node: ast.expr, hooks: tuple[str, str], left: ast.expr, right: ast.expr
+    ) -> ast.expr:
+        name = self.temporary()
+        asked = call(hooks[0], walrus(name, left))
+        both = call(hooks[1], load(name), right)
+        return at(place(node), ast.IfExp(asked, both, load(name)))
+
+    def visit_UnaryOp(self, node: ast.UnaryOp) -> ast.expr:  # noqa: N802
+        """`not x`."""
+        self.generic_visit(node)
+        if not isinstance(node.op, ast.Not):
+            return node
+        return at(place(node), call("__not__", node.operand))
+
+    def visit_IfExp(self, node: ast.IfExp) -> ast.expr:  # noqa: N802
+        """`x if c else y`: of a kernel condition both sides are evaluated, each in its region."""
+        self.generic_visit(node)
+        if self._iterables:
+            return node
+        name = self.temporary()
+        condition = call("__choose__", node.test)
+        first = ast.IfExp(call("__then__", walrus(name, condition)), node.body, constant(None))
+        second = ast.IfExp(call("__else__", load(name)), node.orelse, constant(None))
+        return at(place(node), call("__chosen__", load(name), first, second))
+
+    def visit_Compare(self, node: ast.Compare) -> ast.expr:  # noqa: N802
+        """`a < b < c` is `a < b and b < c`; `in` asks the hook; one comparison stays."""
+        self.generic_visit(node)
+        if len(node.ops) == 1:
+            return self._comparison(node, node.left, node.ops[0], node.comparators[0])
+        if self._iterables:
+            return node
+        left, result = node.left, None
+        for operator, operand in zip(node.ops, node.comparators, strict=True):
+            right = operand
+            if operand is not node.comparators[-1]:
+                name = self.temporary()
+                right = at(place(operand), walrus(name, operand))
+            step = self._comparison(node, left, operator, right)
+            hooks = ("__goes_on__", "__both__")
+            result = step if result is None else self._joined(node, hooks, result, step)
+            if right is not operand:
+                left = at(place(operand), load(name))
+        assert result is not None, "a comparison has operands"
+        return result
+
+    def _comparison(
+        self, node: ast.Compare, left: ast.expr, operator: ast.cmpop, right: ast.expr
+    ) -> ast.expr:
+        if isinstance(operator, ast.In):
+            return at(place(node), call("__in__", left, right))
+        if isinstance(operator, ast.NotIn):
+            return at(place(node), call("__not__", call("__in__", left, right)))
+        return at(place(node), ast.Compare(left, [operator], [right]))
+
+    def visit_comprehension(self, node: ast.comprehension) -> ast.comprehension:
+        """A part of a comprehension; Python allows no assignment expression in its iterable."""
+        self._iterables += 1
+        node.iter = self.visit(node.iter)
+        self._iterables -= 1
+        node.ifs = [self.visit(test) for test in node.ifs]
+        return node
+
+    def _refused(self, node: Any) -> ast.expr:
+        return at(place(node), call("__refuse__", constant(REFUSED[type(node)])))
+
+    visit_Yield = visit_YieldFrom = visit_Await = _refused  # noqa: N815  (ast's names)

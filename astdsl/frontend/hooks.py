@@ -1,0 +1,264 @@
+"""What rewritten code calls where Python's own control flow stood.
+
+Invariant: on Python values a hook does what Python does; on kernel values it calls lang. No hook
+knows a name of the user's: values decide.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FunctionType
+from typing import Any
+
+from astdsl.errors import FailedAssertion, NotConstant, UnsupportedSyntax
+from astdsl.frontend.calls import call
+from astdsl.frontend.session import Session
+from astdsl.ir import ops
+from astdsl.lang import branching
+from astdsl.lang.blocks import call_unless, trace_branches, trace_for, trace_while
+from astdsl.lang.branching import as_condition
+from astdsl.lang.names import Watch, any_flag, require_usable, restore, states
+from astdsl.lang.tracing import emit, fault
+from astdsl.lang.values import Tile
+
+REFUSED_HELP = {
+    "yield": "return a list or a tuple; the loop that would consume it can be a helper with a body",
+    "yield from": "return a list or a tuple",
+    "await": "a kernel runs to its end; asynchronous copies are what pipelines are for",
+    "try": "nothing raises inside a running kernel; check with `assert` or `if` instead",
+    "del": "a name that is not used again costs nothing",
+    "global": "return the value, or assign a name of the kernel",
+    "async for": "a plain `for`",
+    "async with": "a plain `with`",
+    "async def": "a plain `def`",
+    "super()": "name the class and the object: `super(Class, self)`",
+}
+
+
+def is_kernel(value: object) -> bool:
+    """Whether a value is known only when the kernel runs."""
+    return type(value) is Tile
+
+
+@contextmanager
+def _under_condition(session: Session) -> Iterator[None]:
+    session.conditions += 1
+    try:
+        yield
+    finally:
+        session.conditions -= 1
+
+
+def if_(session: Session, condition: Any, then: FunctionType, *otherwise: FunctionType) -> None:
+    """`if condition: then() else: otherwise()`."""
+    if is_kernel(condition):
+        sides = [session.block(side) for side in (then, *otherwise)]
+        with _under_condition(session):
+            trace_branches(as_condition(condition), sides[0], sides[1] if otherwise else None)
+    elif condition:
+        then()
+    elif otherwise:
+        otherwise[0]()
+
+
+def unless(session: Session, flags: tuple[Any, ...], rest: FunctionType) -> None:
+    """Run what follows an early exit, unless a flag says that it was taken."""
+    with _under_condition(session):
+        call_unless(any_flag(list(flags)), session.block(rest))
+
+
+def for_(session: Session, items: Any, body: FunctionType) -> None:
+    """`for item in items: body(item)`: a range is a loop of the kernel."""
+    block = session.block(body)
+    kernel_for = getattr(type(items), "__kernel_for__", None)
+    if type(items) is range:
+        trace_for(items.start, items.stop, items.step, block)
+    elif kernel_for is not None:
+        kernel_for(items, block)
+    else:
+        for item in items:
+            call_unless(block.stopped(), block.bind(item))
+            if block.stopped() is True:
+                break
+
+
+def while_(session: Session, test: FunctionType, body: FunctionType) -> None:
+    """`while test(): body()`: of a kernel condition, or one that becomes so, a loop of the kernel.
+
+    Where the first step makes the condition a kernel value (`while True` with a `break`), the step
+    is taken back and traced as part of the loop.
+    """
+    condition, block = session.block(test), session.block(body)
+    cells = {**condition.cells, **block.cells}
+    builder = session.trace.builder
+    go = condition.call()
+    while not is_kernel(go):
+        if not go:
+            return
+        before, mark, watch = states(cells), builder.mark(), Watch(condition, block)
+        block.call()
+        stopped = block.stopped()
+        go = condition.call() if stopped is False else stopped is not True
+        if is_kernel(stopped) or is_kernel(go):
+            watch.require_unchanged()
+            builder.cut(mark)
+            restore(cells, before)
+            trace_while(True, condition, block)
+            return
+    trace_while(go, condition, block)
+
+
+def with_(session: Session, context: Any, body: FunctionType) -> None:
+    """`with context as value: body(value)`: what it means is the context's own business."""
+    require_usable(context)
+    kernel_with = getattr(type(context), "__kernel_with__", None)
+    if kernel_with is not None:
+        kernel_with(context, session.block(body))
+        return
+    with context as value:
+        body(value)
+
+
+def not_(session: Session, value: Any) -> Any:
+    """`not value`."""
+    del session
+    return branching.negated(value) if is_kernel(value) else not value
+
+
+def goes_on(session: Session, left: Any) -> bool:
+    """Whether the right operand of `and` is evaluated."""
+    if is_kernel(left):
+        session.marks.append(session.trace.builder.mark())
+        return True
+    return bool(left)
+
+
+def stays_open(session: Session, left: Any) -> bool:
+    """Whether the right operand of `or` is evaluated."""
+    return goes_on(session, left) if is_kernel(left) else not left
+
+
+def both(session: Session, left: Any, right: Any) -> Any:
+    """`left and right`, both evaluated."""
+    return branching.both(left, session.marks.pop(), right) if is_kernel(left) else right
+
+
+def either(session: Session, left: Any, right: Any) -> Any:
+    """`left or right`, both evaluated."""
+    return branching.either(left, session.marks.pop(), right) if is_kernel(left) else right
+
+
+def choose(session: Session, condition: Any) -> Any:
+    """Return the condition of a conditional expression: a kernel bool, or Python's answer."""
+    del session
+    return as_condition(condition) if is_kernel(condition) else bool(condition)
+
+
+def then(session: Session, condition: Any) -> bool:
+    """Whether the first side of a conditional expression is evaluated."""
+    if is_kernel(condition):
+        session.marks.append(session.trace.builder.mark())
+        return True
+    return bool(condition)
+
+
+def else_(session: Session, condition: Any) -> bool:
+    """Whether the second side is evaluated; what the first one did becomes a region."""
+    if is_kernel(condition):
+        session.regions.append(session.trace.builder.cut(session.marks[-1]))
+        return True
+    return not condition
+
+
+def chosen(session: Session, condition: Any, first: Any, second: Any) -> Any:
+    """Return the value of a conditional expression."""
+    if not is_kernel(condition):
+        return first if condition else second
+    otherwise = session.trace.builder.cut(session.marks.pop())
+    return branching.choose(condition, session.regions.pop(), first, otherwise, second)
+
+
+def in_(session: Session, value: Any, container: Any) -> Any:
+    """`value in container`: of kernel values, whether it equals one of the elements."""
+    del session
+    require_usable(container)
+    parts = list(container) if type(container) in (tuple, list, set, frozenset) else []
+    if not is_kernel(value) and not any(map(is_kernel, parts)):
+        return value in container
+    if not parts and type(container) is not tuple:
+        raise fault(
+            NotConstant,
+            f"`in` asks whether a kernel value is in a {type(container).__name__}",
+            help="it works on tuples, lists and sets of numbers",
+        )
+    found: Any = False
+    for part in parts:
+        found = as_condition(value == part) | found if found is not False else value == part
+    return found
+
+
+def assert_(session: Session, test: Any, message: Callable[[], object] | None = None) -> None:
+    """`assert test, message`: of shapes, scalars and constants at every launch."""
+    del session
+    if is_kernel(test):
+        text = str(message()) if message is not None else ""
+        emit(ops.Assert, condition=as_condition(test).value, message=text)
+    elif not test:
+        said = f": {message()}" if message is not None else ""
+        raise fault(FailedAssertion, f"the kernel's assertion fails{said}")
+
+
+def raised(session: Session) -> None:
+    """`raise`: whether it is reached must be known while tracing."""
+    if session.conditions:
+        raise fault(
+            UnsupportedSyntax,
+            "`raise` stands under a condition that only the running kernel knows",
+            help="`assert condition, message` is checked when the kernel is launched",
+        )
+
+
+def refuse(session: Session, what: str) -> None:
+    """Refuse syntax that has no meaning in a kernel."""
+    del session
+    raise fault(
+        UnsupportedSyntax, f"`{what}` is not supported in a kernel", help=REFUSED_HELP[what]
+    )
+
+
+def matched(session: Session, subject: Any) -> Any:
+    """Return the subject of a `match` on structure."""
+    del session
+    if is_kernel(subject):
+        raise fault(
+            NotConstant,
+            "`match` on a kernel value takes constant patterns",
+            (subject.value, "it comes from here"),
+            help="`case 1:`, `case 2 | 3:` and `case _:` work, with guards; capture by assignment",
+        )
+    return subject
+
+
+HOOKS: dict[str, Callable[..., Any]] = {
+    "__assert__": assert_,
+    "__both__": both,
+    "__call__": call,
+    "__choose__": choose,
+    "__chosen__": chosen,
+    "__either__": either,
+    "__else__": else_,
+    "__for__": for_,
+    "__goes_on__": goes_on,
+    "__if__": if_,
+    "__in__": in_,
+    "__matched__": matched,
+    "__not__": not_,
+    "__raised__": raised,
+    "__refuse__": refuse,
+    "__stays_open__": stays_open,
+    "__then__": then,
+    "__unless__": unless,
+    "__while__": while_,
+    "__with__": with_,
+}

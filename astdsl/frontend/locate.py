@@ -1,0 +1,79 @@
+"""Where the user's code stands now: the span of the running operation, and the helpers around it.
+
+Invariant: only frames of rewritten code count. The frames of one function's blocks and
+comprehensions are one place, that of the innermost.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from types import CodeType, FrameType
+
+from astdsl.lang.names import BlockNames
+from astdsl.source import NOWHERE, Span
+
+COMPREHENSIONS = frozenset({"<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>"})
+
+
+@dataclass(slots=True)
+class Codes:
+    """The code objects of rewritten functions: which of them are parts of a function around."""
+
+    _parts: dict[int, bool] = field(default_factory=dict)
+    _blocks: dict[int, BlockNames] = field(default_factory=dict)
+    _positions: dict[int, list[tuple[int | None, ...]]] = field(default_factory=dict)
+    _kept: list[CodeType] = field(default_factory=list)
+
+    def add(self, code: CodeType, blocks: dict[str, BlockNames]) -> None:
+        """Add the code of a rewritten function with all that is nested in it."""
+        if id(code) in self._parts:
+            return
+        self._kept.append(code)
+        names = blocks.get(code.co_name)
+        self._parts[id(code)] = names is not None or code.co_name in COMPREHENSIONS
+        if names is not None:
+            self._blocks[id(code)] = names
+        for constant in code.co_consts:
+            if isinstance(constant, CodeType):
+                self.add(constant, blocks)
+
+    def __contains__(self, code: CodeType) -> bool:
+        return id(code) in self._parts
+
+    def block(self, code: CodeType) -> BlockNames:
+        """Return the names of a block, by its code."""
+        return self._blocks[id(code)]
+
+    def locate(self) -> Span:
+        """Return the span of the operation that runs now, with the calls of helpers around it."""
+        places: list[Span] = []
+        is_inside = False  # of the function whose place is the last one
+        for frame in self._frames():
+            if not is_inside:
+                places.append(self._place(frame))
+            is_inside = self._parts[id(frame.f_code)]
+        if not places:
+            return NOWHERE
+        return places[0].within(tuple(places[1:]))
+
+    def _frames(self) -> Iterator[FrameType]:
+        frame: FrameType | None = sys._getframe(1)
+        while frame is not None:
+            if id(frame.f_code) in self._parts:
+                yield frame
+            frame = frame.f_back
+
+    def _place(self, frame: FrameType) -> Span:
+        code = frame.f_code
+        positions = self._positions.get(id(code))
+        if positions is None:
+            positions = self._positions[id(code)] = list(code.co_positions())
+        line, end_line, column, end_column = positions[frame.f_lasti // 2]
+        if line is None or end_line is None:
+            return Span(code.co_filename, frame.f_lineno, 0, frame.f_lineno, 0)
+        # Python started with `-X no_debug_ranges` knows lines only: the whole line is shown.
+        whole = (0, 1 << 20)
+        start, end = (column, end_column) if column is not None else whole
+        return Span(code.co_filename, line, start, end_line, end if end is not None else whole[1])

@@ -1,0 +1,161 @@
+"""From a Python function to the syntax tree of its text.
+
+Invariant: a file is parsed whole and once for each text it has had, so every node keeps the line
+and the UTF-8 columns that Python itself gives to the code; the trees returned are shared, never
+changed.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib.machinery
+import linecache
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from types import CodeType, FunctionType
+
+from astdsl.errors import SourceUnavailable
+from astdsl.frontend.compiling import compile_function, compiler_flags
+from astdsl.source import Span
+
+FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
+KEEP_TEXT = (
+    "write the kernel in a file, a notebook or `astdsl repl`; for `exec`, register the text with "
+    "`linecache.cache[filename] = (len(text), None, text.splitlines(True), filename)`"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class FunctionSource:
+    """A function's node, and the innermost class around it (its private names are mangled)."""
+
+    file: str
+    node: FunctionNode
+    class_name: str
+
+
+def find_function(function: FunctionType) -> FunctionSource:
+    """Return the node that a function was compiled from.
+
+    Errors: SourceUnavailable where Python does not keep the text, or the file is not what it was
+    when the function was made.
+    """
+    code = function.__code__
+    lines = _lines(function)
+    if not lines:
+        message = f"Python does not keep the source text of `{function.__name__}`"
+        raise SourceUnavailable(message, (_first_line(code), ""), help=KEEP_TEXT)
+    try:
+        candidates = _functions("".join(lines)).get((code.co_firstlineno, code.co_name), ())
+    except SyntaxError:
+        raise _changed(function) from None
+    found = [source for source in candidates if _encloses(source[0], code)]
+    if len(found) != 1:
+        raise _changed(function)
+    node, class_name = found[0]
+    source = FunctionSource(code.co_filename, node, class_name)
+    if _can_change(function) and not _is_compiled_from(code, source):
+        raise _changed(function)
+    return source
+
+
+def _lines(function: FunctionType) -> list[str]:
+    file = function.__code__.co_filename
+    linecache.checkcache(file)
+    lines = linecache.getlines(file, function.__globals__)
+    interactive = getattr(linecache, "_getlines_from_code", None)
+    if not lines and interactive is not None:
+        # Prompts of Python 3.13 keep the text by code object; excerpts look it up by file.
+        lines = list(interactive(function.__code__))
+        if lines:
+            linecache.cache[file] = (sum(map(len, lines)), None, lines, file)
+    return lines
+
+
+@lru_cache(maxsize=64)
+def _functions(text: str) -> dict[tuple[int, str], list[tuple[FunctionNode, str]]]:
+    """Return every function of a text by first line (decorators count) and name."""
+    table: dict[tuple[int, str], list[tuple[FunctionNode, str]]] = {}
+    for node, class_name in _walk_functions(ast.parse(text), ""):
+        if isinstance(node, ast.Lambda):
+            key = (node.lineno, "<lambda>")
+        else:
+            key = (min([node.lineno, *(d.lineno for d in node.decorator_list)]), node.name)
+        table.setdefault(key, []).append((node, class_name))
+    return table
+
+
+def _walk_functions(tree: ast.AST, class_name: str) -> Iterator[tuple[FunctionNode, str]]:
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, FunctionNode):
+            yield node, class_name
+        inner = node.name if isinstance(node, ast.ClassDef) else class_name
+        yield from _walk_functions(node, inner)
+
+
+def _encloses(node: FunctionNode, code: CodeType) -> bool:
+    """Whether the code's positions lie in the node; tells apart the lambdas of one line."""
+    start = (node.lineno, node.col_offset)
+    end = (node.end_lineno or node.lineno, node.end_col_offset or 0)
+    if isinstance(node, ast.Lambda):
+        # A lambda inside the default of another does not lie in the body of the outer one.
+        start = (node.body.lineno, node.body.col_offset)
+    for line, end_line, column, end_column in code.co_positions():
+        if None in (line, end_line, column, end_column) or (column, end_column) == (0, 0):
+            continue
+        if not start <= (line, column) <= (end_line, end_column) <= end:  # type: ignore[operator]
+            return False
+    return not isinstance(node, ast.Lambda) or _spans_body(node, code)
+
+
+def _spans_body(node: ast.Lambda, code: CodeType) -> bool:
+    """Whether some instruction has the very span of a lambda's body."""
+    body = node.body
+    span = (body.lineno, body.end_lineno, body.col_offset, body.end_col_offset)
+    positions = list(code.co_positions())
+    return span in positions or all(p[2] is None for p in positions)
+
+
+def _can_change(function: FunctionType) -> bool:
+    """Whether the text is a file's that was compiled as it stands.
+
+    Import hooks (pytest's asserts) compile something else than the text, and what has no file
+    keeps the text it was compiled from.
+    """
+    entry = linecache.cache.get(function.__code__.co_filename)
+    if entry is None or len(entry) != 4 or entry[1] is None:
+        return False
+    loader = function.__globals__.get("__loader__")
+    return loader is None or type(loader) is importlib.machinery.SourceFileLoader
+
+
+def _is_compiled_from(code: CodeType, source: FunctionSource) -> bool:
+    made = compile_function(
+        source.node, source.file, source.class_name, code.co_freevars, compiler_flags(code)
+    )
+    return _same_code(made, code)
+
+
+def _same_code(a: CodeType, b: CodeType) -> bool:
+    names = (a.co_code, a.co_names, a.co_varnames, a.co_freevars, list(a.co_lines()))
+    if names != (b.co_code, b.co_names, b.co_varnames, b.co_freevars, list(b.co_lines())):
+        return False
+    return len(a.co_consts) == len(b.co_consts) and all(map(_same_constant, a.co_consts, b.co_consts))
+
+
+def _same_constant(a: object, b: object) -> bool:
+    if isinstance(a, CodeType) and isinstance(b, CodeType):
+        return _same_code(a, b)
+    return repr(a) == repr(b)
+
+
+def _first_line(code: CodeType) -> Span:
+    line = code.co_firstlineno
+    return Span(code.co_filename, line, 0, line, 0)
+
+
+def _changed(function: FunctionType) -> SourceUnavailable:
+    message = f"the file of `{function.__name__}` has changed since Python read it"
+    place = (_first_line(function.__code__), "")
+    return SourceUnavailable(message, place, help="import the module again, or start Python again")

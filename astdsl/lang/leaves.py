@@ -1,0 +1,117 @@
+"""Kernel values inside Python's containers: found, compared, and put into a container of one shape.
+
+Invariant: tuples (named ones too), lists, dicts and dataclasses are containers; tiles and Python
+numbers are leaves; anything else is a constant, equal to another only if it is the same object or
+an equal plain constant.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from collections.abc import Callable, Iterator
+from typing import Any, TypeAlias
+
+from astdsl.lang.values import Tile
+
+Leaf: TypeAlias = "Tile | bool | int | float"
+NUMBERS = (bool, int, float)
+PLAIN = (str, bytes, type(None), type(...), complex, *NUMBERS)
+
+
+class Differs(Exception):
+    """Two values have no common structure; `path` leads to the place, `.x` or `[0]` at a time."""
+
+    def __init__(self, path: str, left: object, right: object) -> None:
+        super().__init__(path)
+        self.path = path
+        self.left = left
+        self.right = right
+
+
+def is_leaf(value: object) -> bool:
+    """Whether a value is a tile or a Python number."""
+    return type(value) is Tile or type(value) in NUMBERS
+
+
+def is_same(x: object, y: object) -> bool:
+    """Whether two values are one object, or equal constants of one type."""
+    if x is y:
+        return True
+    return type(x) is type(y) and type(x) in PLAIN and repr(x) == repr(y)
+
+
+def children(value: object) -> list[tuple[str, Any]] | None:
+    """Return the parts of a container with their paths, None of anything else."""
+    if isinstance_exactly(value, tuple):
+        names = getattr(type(value), "_fields", None)
+        parts = list(value)  # type: ignore[call-overload]
+        return [(f".{names[i]}" if names else f"[{i}]", part) for i, part in enumerate(parts)]
+    if type(value) is list:
+        return [(f"[{i}]", part) for i, part in enumerate(value)]
+    if type(value) is dict:
+        return [(f"[{key!r}]", part) for key, part in value.items()]
+    if dataclasses.is_dataclass(type(value)):
+        names = [f.name for f in dataclasses.fields(type(value))]
+        return [(f".{name}", getattr(value, name)) for name in names if hasattr(value, name)]
+    return None
+
+
+def isinstance_exactly(value: object, kind: type) -> bool:
+    """Whether the type of a value, not what it claims by `__class__`, is a `kind`."""
+    return issubclass(type(value), kind)
+
+
+def leaves(value: object) -> Iterator[Leaf]:
+    """Yield the leaves of a value in order."""
+    if is_leaf(value):
+        yield value  # type: ignore[misc]
+    else:
+        for _, part in children(value) or ():
+            yield from leaves(part)
+
+
+def tiles(value: object) -> Iterator[Tile]:
+    """Yield the tiles of a value in order."""
+    return (leaf for leaf in leaves(value) if type(leaf) is Tile)
+
+
+def pairs(left: object, right: object, path: str = "") -> Iterator[tuple[str, Leaf, Leaf]]:
+    """Yield the leaves of two values side by side, with paths; raise Differs where they part."""
+    if is_leaf(left) and is_leaf(right):
+        yield path, left, right  # type: ignore[misc]
+        return
+    ours, others = children(left), children(right)
+    if type(left) is type(right) and ours is not None and others is not None:
+        if [name for name, _ in ours] != [name for name, _ in others]:
+            raise Differs(path, left, right)
+        for (name, one), (_, other) in zip(ours, others, strict=True):
+            yield from pairs(one, other, path + name)
+    elif not is_same(left, right):
+        raise Differs(path, left, right)
+
+
+def rebuild(value: Any, replace: Callable[[Leaf], object]) -> Any:
+    """Return a value with each leaf replaced, in order; the same object if nothing changed."""
+    if is_leaf(value):
+        return replace(value)
+    parts = children(value)
+    if not parts:
+        return value
+    made = [rebuild(part, replace) for _, part in parts]
+    if all(new is old for new, (_, old) in zip(made, parts, strict=True)):
+        return value
+    return _with_parts(value, [name for name, _ in parts], made)
+
+
+def _with_parts(value: Any, names: list[str], parts: list[Any]) -> Any:
+    if isinstance_exactly(value, tuple):
+        return type(value)._make(parts) if hasattr(type(value), "_fields") else tuple(parts)
+    if type(value) is list:
+        return parts
+    if type(value) is dict:
+        return dict(zip(value, parts, strict=True))
+    made = copy.copy(value)
+    for name, part in zip(names, parts, strict=True):
+        object.__setattr__(made, name.removeprefix("."), part)
+    return made
