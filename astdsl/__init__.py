@@ -1,9 +1,117 @@
 """GPU kernels as plain Python functions.
 
 Importing this package loads neither llvmlite nor a CUDA library: both wait for the first kernel
-that needs them.
+that needs them. Names that Python has as builtins are here too, but not in `__all__`.
 """
 
-__all__ = ["__version__"]
+from typing import Any
+
+from astdsl.errors import DeviceError, KernelError, did_you_mean
+from astdsl.ir.dtypes import (
+    bf16,
+    f4e2m1,
+    f8e4m3,
+    f8e5m2,
+    f8e8m0,
+    f16,
+    f32,
+    f64,
+    i8,
+    i16,
+    i32,
+    i64,
+    tf32,
+    u8,
+    u16,
+    u32,
+    u64,
+)
+from astdsl.kernel import kernel, spec
+from astdsl.lang.annotations import In, InOut, Out
+from astdsl.lang.arith import (
+    abs as abs,
+)
+from astdsl.lang.arith import (
+    astype,
+    cdiv,
+    ceil,
+    clip,
+    cos,
+    erf,
+    exp,
+    exp2,
+    floor,
+    fma,
+    isinf,
+    isnan,
+    log,
+    log2,
+    maximum,
+    minimum,
+    rsqrt,
+    sigmoid,
+    sin,
+    sqrt,
+    tanh,
+    where,
+)
+from astdsl.lang.arith import (
+    pow as pow,
+)
+from astdsl.lang.arith import (
+    round as round,
+)
+from astdsl.lang.control import parallel, pipeline, unroll
+from astdsl.lang.memory import (
+    SMEM,
+    commit_smem_to_gmem_group,
+    copy_gmem_to_smem,
+    copy_smem_to_gmem,
+    load,
+    wait_smem_to_gmem,
+)
+from astdsl.lang.missing import MISSING, NotYet
+from astdsl.lang.reductions import all as all
+from astdsl.lang.reductions import any as any
+from astdsl.lang.reductions import argmax, argmin, mean, prod
+from astdsl.lang.reductions import max as max
+from astdsl.lang.reductions import min as min
+from astdsl.lang.reductions import sum as sum
+from astdsl.lang.shapes import (
+    arange,
+    broadcast_to,
+    expand_dims,
+    full,
+    iota,
+    ones,
+    reshape,
+    squeeze,
+    transpose,
+    zeros,
+)
+from astdsl.lang.sync import Barrier, barrier_arrive, barrier_wait, commit_smem
+from astdsl.lang.tensor import dot
+from astdsl.lang.windows import ds, tile
+from astdsl.runtime.devices import device, devices
+
+__all__ = [
+    "SMEM", "Barrier", "DeviceError", "In", "InOut", "KernelError", "Out", "__version__", "arange",
+    "argmax", "argmin", "astype", "barrier_arrive", "barrier_wait", "bf16", "broadcast_to", "cdiv",
+    "ceil", "clip", "commit_smem", "commit_smem_to_gmem_group", "copy_gmem_to_smem",
+    "copy_smem_to_gmem", "cos", "device", "devices", "dot", "ds", "erf", "exp", "exp2",
+    "expand_dims", "f4e2m1", "f8e4m3", "f8e5m2", "f8e8m0", "f16", "f32", "f64", "floor", "fma",
+    "full", "i8", "i16", "i32", "i64", "iota", "isinf", "isnan", "kernel", "load", "log", "log2",
+    "maximum", "mean", "minimum", "ones", "parallel", "pipeline", "prod", "reshape", "rsqrt",
+    "sigmoid", "sin", "spec", "sqrt", "squeeze", "tanh", "tf32", "tile", "transpose", "u8", "u16",
+    "u32", "u64", "unroll", "wait_smem_to_gmem", "where", "zeros",
+]  # fmt: skip
 
 __version__ = "0.1.0"
+
+
+def __getattr__(name: str) -> Any:
+    """Give names that this version refuses, and say "did you mean" of unknown ones."""
+    if name in MISSING:
+        return NotYet(name)
+    hint = did_you_mean(name, [*__all__, *MISSING])
+    raise AttributeError(f"astdsl has no name `{name}`{f'; {hint}' if hint else ''}")

@@ -5,6 +5,7 @@ Invariant: code in explicit names runs as written; no fence, wait or release is 
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 from astdsl.errors import ShapeMismatch, TypeMismatch, UnsupportedFeature, WrittenInput
@@ -37,6 +38,12 @@ def load(window: object, fill: object = None, stages: object = None) -> Tile:
     With `fill`, elements outside the array are ordinary elements of that value, rounded to the
     ref's dtype; without, they are left out of reductions. Errors: TypeMismatch.
     """
+    if isinstance(window, str | os.PathLike):
+        raise fault(
+            UnsupportedFeature,
+            "`load` of a saved kernel is not in this version",
+            help="call the kernel: it is compiled once in a process",
+        )
     refuse_options("load", "state `stages` at the pipeline", stages=stages)
     ref = _require_ref("load", "window", window)
     if fill is None:

@@ -1,0 +1,94 @@
+"""What Python's builtins mean when a kernel value is among their arguments.
+
+Invariant: `MEANINGS` maps a builtin to the function that the front end calls in its place; without
+kernel values Python's own runs.
+"""
+
+from __future__ import annotations
+
+import builtins
+from collections.abc import Callable
+from functools import partial, reduce
+from typing import Any
+
+from astdsl.errors import UnsupportedFeature
+from astdsl.ir.dtypes import FLOAT, boolean, f32, i32
+from astdsl.lang import arith, reductions, rows
+from astdsl.lang.control import kernel_range
+from astdsl.lang.elementwise import binary, cast
+from astdsl.lang.refs import Ref
+from astdsl.lang.tracing import fault
+from astdsl.lang.values import Tile
+
+
+def _length(x: Any) -> Any:
+    """Return the extent of the first axis; of a ref with a runtime dim a kernel integer."""
+    return x.shape[0] if isinstance(x, Ref) and x.ndim else builtins.len(x)
+
+
+def _int(x: Any, *others: Any) -> Any:
+    """Return a float as i32, towards zero; integers stay themselves, bools count."""
+    if not isinstance(x, Tile):
+        return builtins.int(x, *others)
+    return x if x.dtype.is_integer else cast(x, i32)
+
+
+def _float(x: Any) -> Any:
+    """Return an integer or bool as f32; floats stay themselves."""
+    if not isinstance(x, Tile):
+        return builtins.float(x)
+    return x if x.kind == FLOAT else cast(x, f32)
+
+
+def _bool(x: Any) -> Any:
+    """Return whether a number is not 0, by element."""
+    return cast(x, boolean) if isinstance(x, Tile) else builtins.bool(x)
+
+
+def _sum(x: Any, *others: Any, **options: Any) -> Any:
+    """Return the sum of a tile's elements, or of the values in a list."""
+    whole = isinstance(x, Tile)
+    return reductions.sum(x, *others, **options) if whole else builtins.sum(x, *others, **options)
+
+
+def _any(x: Any, **options: Any) -> Any:
+    """Return whether any element of a tile, or any value of a list, is true."""
+    if isinstance(x, Tile):
+        return reductions.any(x, **options)
+    return reduce(partial(binary, rows.BIT_OR), map(_bool, x))
+
+
+def _all(x: Any, **options: Any) -> Any:
+    """Return whether all elements of a tile, or all values of a list, are true."""
+    if isinstance(x, Tile):
+        return reductions.all(x, **options)
+    return reduce(partial(binary, rows.BIT_AND), map(_bool, x))
+
+
+def _print(*values: Any, **options: Any) -> None:
+    """Refuse: printing kernel values is not in this version."""
+    del options
+    raise fault(
+        UnsupportedFeature,
+        "`print` of kernel values is not in this version",
+        *[(v.value, f"{v} comes from here") for v in values if isinstance(v, Tile)],
+        help="store the values to an `Out`, and print that; `print(x.dtype, x.shape)` works",
+    )
+
+
+MEANINGS: dict[Any, Callable[..., Any]] = {
+    builtins.min: reductions.min,
+    builtins.max: reductions.max,
+    builtins.sum: _sum,
+    builtins.any: _any,
+    builtins.all: _all,
+    builtins.abs: arith.abs,
+    builtins.round: arith.round,
+    builtins.pow: arith.pow,
+    builtins.len: _length,
+    builtins.int: _int,
+    builtins.float: _float,
+    builtins.bool: _bool,
+    builtins.range: kernel_range,
+    builtins.print: _print,
+}

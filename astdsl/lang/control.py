@@ -1,0 +1,267 @@
+"""Loops and pipelines: what a `with`, a `for` or a call of them means in a kernel.
+
+Invariant: nothing here runs a body; a context or range hands it to `blocks`, which traces it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, NoReturn
+
+from astdsl.errors import BadPipeline, UnknownName, UnsupportedFeature, did_you_mean
+from astdsl.ir.ops import INFERRED, SEQUENTIAL, SPREAD
+from astdsl.lang.blocks import BlockFunction, trace_for, trace_pipeline
+from astdsl.lang.indices import as_index
+from astdsl.lang.shapes import as_extent
+from astdsl.lang.tracing import fault, require_trace
+from astdsl.lang.values import Literal, Operand, Tile
+
+PLACEMENTS = {"sequential": SEQUENTIAL, "parallel": SPREAD, "auto": INFERRED}
+SCHEDULES = ("auto", "multistage")
+# Options that LANGUAGE.md has and this version has not, with what to do instead.
+LATER = {
+    "order": "blocks run in row-major order; swap the axes for another",
+    "split": "carry the sum in one block, or write partial sums and add them in a second kernel",
+    "persistent": "leave it out: every step of the spread axes is a block",
+    "dynamic": "leave it out: every step of the spread axes is a block",
+    "warpgroups": "leave it out: the compiler chooses",
+    "cluster": "leave it out: every step of the grid is one block",
+}
+OPTIONS = ("stages", "schedule", "axes", "names", *LATER)
+
+
+class KernelRange:
+    """`range(low, high, step)` of kernel integers: a loop of the kernel, or an axis."""
+
+    __slots__ = ("start", "step", "stop")
+
+    def __init__(self, start: Operand, stop: Operand, step: Operand) -> None:
+        self.start = start
+        self.stop = stop
+        self.step = step
+
+    def __kernel_for__(self, body: BlockFunction) -> None:
+        with require_trace("`range`").loop():
+            trace_for(self.start, self.stop, self.step, body)
+
+    def as_python(self) -> range:
+        """Return Python's range, asking for dims as constants; other bounds are refused."""
+        parts = (self.start, self.stop, self.step)
+        numbers = [p.number if isinstance(p, Literal) else p for p in parts]
+        return range(*(as_extent(n, "`range` outside a `for` of the kernel") for n in numbers))
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self.as_python())
+
+    def __reversed__(self) -> Iterator[int]:
+        return reversed(self.as_python())
+
+    def __len__(self) -> int:
+        return len(self.as_python())
+
+    def __getitem__(self, index: Any) -> Any:
+        return self.as_python()[index]
+
+
+def kernel_range(*bounds: Any) -> range | KernelRange:
+    """Return `range(stop)` or `range(start, stop, step)` of kernel integers; Python's of Python's.
+
+    A `for` over it is a loop of the kernel; the index is a weak integer.
+    """
+    if not any(isinstance(b, Tile) for b in bounds):
+        return range(*bounds)
+    low, high, step = (0, *bounds, 1) if len(bounds) == 1 else (*bounds, 1)[:3]
+    low, high, step = (as_index(b, "`range`") for b in (low, high, step))
+    if isinstance(step, Literal) and step.number == 0:
+        raise fault(BadPipeline, "the step of a range is not 0")
+    return KernelRange(low, high, step)
+
+
+def unroll(iterable: Iterable[Any]) -> list[Any]:
+    """Return what a `for` runs through with its body copied: the indices are constants.
+
+    `unroll(range(n))` needs an `n` that is a constant or a dim, which becomes one.
+    """
+    return list(iterable)
+
+
+class PipelineContext:
+    """What `pipeline(...)` and `parallel(...)` give to a `with`."""
+
+    __slots__ = ("axes", "fields", "is_parallel", "is_single")
+
+    def __init__(
+        self,
+        axes: Sequence[tuple[Operand, Operand, Operand]],
+        fields: dict[str, Any],
+        *,
+        is_single: bool,
+        is_parallel: bool,
+    ) -> None:
+        self.axes = axes
+        self.fields = fields
+        self.is_single = is_single
+        self.is_parallel = is_parallel
+
+    def __kernel_with__(self, body: BlockFunction) -> None:
+        trace = require_trace("a pipeline")
+        if self.is_parallel and trace.loops:
+            raise fault(
+                BadPipeline,
+                "`parallel` stands inside a loop or pipeline, where it cannot spread over blocks",
+                help="`pipeline` runs its steps in order inside a block; `parallel` is outermost",
+            )
+        with trace.loop():
+            trace_pipeline(self.axes, body, is_single=self.is_single, **self.fields)
+
+    def __enter__(self) -> NoReturn:
+        raise fault(
+            BadPipeline,
+            "a pipeline is entered by code that is not part of a kernel",
+            help="write the `with` in the kernel itself, or in a helper that takes a kernel value",
+        )
+
+    def __exit__(self, *_: object) -> None: ...
+
+    def __iter__(self) -> NoReturn:
+        raise fault(
+            BadPipeline,
+            "a pipeline is a `with`, not a `for`",
+            help="`with pipeline(n) as i:`; `for i in range(n):` is a plain loop of the kernel",
+        )
+
+
+def pipeline(
+    *counts: Any,
+    stages: Any = "auto",
+    schedule: Any = "auto",
+    axes: Any = "auto",
+    **others: Any,
+) -> PipelineContext:
+    """Run the body of a `with` for every index of the axes, row-major, last axis fastest.
+
+    An axis is a count or a range, of kernel integers too; one axis gives the index, several a
+    tuple. `stages` is the number of slots of each ring, from 1 on; `axes` says for all axes, or
+    for each, "sequential" (in order inside a block), "parallel" (the author's word that steps are
+    independent) or "auto". The schedule never changes the result.
+    Errors: BadPipeline, UnsupportedFeature.
+    """
+    _refuse_others("pipeline", others)
+    bounds = _bounds("pipeline", counts)
+    placement = _placement(axes, len(bounds))
+    fields = {
+        "placement": placement,
+        "stages": _stages(stages),
+        "schedule": _schedule(schedule),
+    }
+    return PipelineContext(
+        bounds, fields, is_single=_is_single(counts), is_parallel=SPREAD in placement
+    )
+
+
+def parallel(*counts: Any, names: Any = (), stages: Any = "auto", **others: Any) -> PipelineContext:
+    """Run the body of a `with` for every index of the axes, spread over thread blocks.
+
+    Outermost only. It is the author's word that no step depends on another: a proved conflict is
+    an error. `names` name the axes. Errors: BadPipeline, UnsupportedFeature.
+    """
+    _refuse_others("parallel", others)
+    bounds = _bounds("parallel", counts)
+    given = (names,) if isinstance(names, str) else tuple(names)
+    if given and (len(given) != len(bounds) or not all(isinstance(n, str) for n in given)):
+        raise fault(
+            BadPipeline, f"`names` gives a text for each of {len(bounds)} axes, got {names!r}"
+        )
+    fields = {
+        "placement": (SPREAD,) * len(bounds),
+        "names": given,
+        "stages": _stages(stages),
+    }
+    return PipelineContext(bounds, fields, is_single=_is_single(counts), is_parallel=True)
+
+
+def _refuse_others(function: str, others: dict[str, Any]) -> None:
+    for name in others:
+        if name not in LATER:
+            raise fault(
+                UnknownName,
+                f"`{function}` has no option `{name}`",
+                help=did_you_mean(name, OPTIONS) or f"it has {', '.join(OPTIONS)}",
+            )
+        raise fault(
+            UnsupportedFeature,
+            f"`{function}(..., {name}=)` is not in this version",
+            help=LATER[name],
+        )
+
+
+def _flat(counts: Sequence[Any]) -> Sequence[Any]:
+    is_tuple = len(counts) == 1 and isinstance(counts[0], tuple | list)
+    return counts[0] if is_tuple else counts
+
+
+def _is_single(counts: Sequence[Any]) -> bool:
+    return len(counts) == 1 and not isinstance(counts[0], tuple | list)
+
+
+def _bounds(function: str, counts: Sequence[Any]) -> list[tuple[Operand, Operand, Operand]]:
+    flat = _flat(counts)
+    if not flat:
+        raise fault(
+            BadPipeline,
+            f"`{function}` takes one axis or more",
+            help=f"`{function}(cdiv(n, b))` has one step for each block of b",
+        )
+    return [_axis(function, count) for count in flat]
+
+
+def _axis(function: str, count: Any) -> tuple[Operand, Operand, Operand]:
+    what = f"an axis of `{function}`"
+    if isinstance(count, KernelRange):
+        return count.start, count.stop, count.step
+    parts = (count.start, count.stop, count.step) if isinstance(count, range) else (0, count, 1)
+    low, high, step = (as_index(p, what) for p in parts)
+    return low, high, step
+
+
+def _stages(stages: Any) -> int:
+    if isinstance(stages, str) and stages == "auto":
+        return 0
+    count = None if isinstance(stages, str) else as_extent(stages, "`stages`")
+    if count is None or count < 1:
+        raise fault(
+            BadPipeline,
+            f"`stages` is 1 or more, got {stages!r}",
+            help='`stages="auto"` takes as many as shared memory holds; 1 does not overlap',
+        )
+    return count
+
+
+def _schedule(schedule: Any) -> str:
+    if schedule in SCHEDULES:
+        return str(schedule)
+    if schedule == "warp_specialized":
+        raise fault(
+            UnsupportedFeature,
+            '`schedule="warp_specialized"` is not in this version',
+            help='`schedule="multistage"` overlaps copies with computation in one role',
+        )
+    raise fault(
+        BadPipeline,
+        f"`schedule` is one of {', '.join(SCHEDULES)}, got {schedule!r}",
+        help=did_you_mean(str(schedule), SCHEDULES),
+    )
+
+
+def _placement(axes: Any, rank: int) -> tuple[str, ...]:
+    given = (axes,) * rank if isinstance(axes, str) else tuple(axes)
+    if len(given) != rank:
+        raise fault(BadPipeline, f"`axes` says something of each of {rank} axes, got {axes!r}")
+    for word in given:
+        if word not in PLACEMENTS:
+            raise fault(
+                BadPipeline,
+                f"an axis is {', '.join(PLACEMENTS)}, got {word!r}",
+                help=did_you_mean(str(word), PLACEMENTS),
+            )
+    return tuple(PLACEMENTS[word] for word in given)

@@ -1,0 +1,77 @@
+"""Names that the language has and this version has not: each refuses its use, saying what to do.
+
+Invariant: a name is in `MISSING` or works, never both.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NoReturn
+
+from astdsl.errors import UnsupportedFeature
+from astdsl.lang.tracing import fault
+
+_ATOMIC = "write partial results to an `Out` of their own, and combine them in a second kernel"
+_PRODUCT = "`a @ b` in a pipeline runs on the tensor core"
+_COPY = "`copy_gmem_to_smem` and `copy_smem_to_gmem` copy windows; `pipeline` does by itself"
+_GRID = "the outermost `pipeline` or `parallel` gives the indices"
+_LOOP = "`with pipeline(...)` is the same loop"
+_LAYOUT = "layouts are chosen by the compiler"
+
+MISSING = {
+    "scan": "a `for` loop carries the running value",
+    "reduce": "`sum`, `prod`, `min`, `max`, `any`, `all` reduce; a `for` loop combines otherwise",
+    "cumsum": "a `for` loop carries the running sum",
+    "take": "`ref[i]` reads a row at a kernel integer",
+    "concat": "store the parts into neighbouring windows of an `Out`",
+    "stack": "store the parts into neighbouring windows of an `Out`",
+    "split": "`t[:, 0:8]` and `t[:, 8:16]` are the parts",
+    "bitcast": "`astype` converts values; reinterpret the array before the call",
+    "random_bits": "pass random numbers as an array",
+    "GMEM": "pass an `InOut` array as scratch",
+    "when": "write `if condition:`",
+    **dict.fromkeys(
+        [f"atomic_{n}" for n in ("add", "max", "min", "and", "or", "xor", "exchange", "cas")],
+        _ATOMIC,
+    ),
+    **dict.fromkeys(["TMEM", "ACC", "WGMMAAccumulatorRef", "mma"], _PRODUCT),
+    **dict.fromkeys(["wgmma", "wgmma_wait", "wgmma_accumulator_load", "tcgen05_mma"], _PRODUCT),
+    **dict.fromkeys(["tcgen05_commit_arrive", "async_load_tmem", "async_store_tmem"], _PRODUCT),
+    **dict.fromkeys(["wait_load_tmem", "commit_tmem", "set_max_registers"], _PRODUCT),
+    **dict.fromkeys(["async_prefetch", "async_store_smem", "cluster_ref"], _COPY),
+    **dict.fromkeys(["program_id", "num_programs", "axis_index", "axis_size"], _GRID),
+    **dict.fromkeys(["warpgroup_id", "warp_id", "cluster_id", "num_sms"], _GRID),
+    **dict.fromkeys(["nd_loop", "dynamic_scheduling_loop", "emit_pipeline", "BlockSpec"], _LOOP),
+    **dict.fromkeys(["emit_pipeline_warp_specialized", "planar_snake"], _LOOP),
+    **dict.fromkeys(["Layout", "layout_cast", "print_layout", "TilingTransform"], _LAYOUT),
+    **dict.fromkeys(["SwizzleTransform", "TransposeTransform", "transform_ref"], _LAYOUT),
+    "RefUnion": "allocate one `SMEM` and use it for both",
+    "ClusterBarrier": "`Barrier` is for one block",
+    "barrier_test": "`barrier_wait` waits",
+    "broadcasted_iota": "`iota(shape, axis)` is the same, weak",
+    "inline_ptx": "write it with the functions of astdsl",
+    "CompilerParams": "the options of `@kernel` are keyword arguments",
+}
+
+
+class NotYet:
+    """What stands under a name of `MISSING`: any use of it is refused."""
+
+    __slots__ = ("_name",)
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def _refuse(self, *_: Any, **__: Any) -> NoReturn:
+        raise fault(
+            UnsupportedFeature, f"`{self._name}` is not in this version", help=MISSING[self._name]
+        )
+
+    __call__ = __getitem__ = _refuse
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        self._refuse()
+
+    def __repr__(self) -> str:
+        return f"<{self._name}: not in this version>"
