@@ -138,10 +138,15 @@ def _is_compiled_from(code: CodeType, source: FunctionSource) -> bool:
 
 
 def _same_code(a: CodeType, b: CodeType) -> bool:
-    names = (a.co_code, a.co_names, a.co_varnames, a.co_freevars, list(a.co_lines()))
-    if names != (b.co_code, b.co_names, b.co_varnames, b.co_freevars, list(b.co_lines())):
+    if _text_of(a) != _text_of(b):
         return False
     return len(a.co_consts) == len(b.co_consts) and all(map(_same_constant, a.co_consts, b.co_consts))
+
+
+def _text_of(code: CodeType) -> tuple[object, ...]:
+    # The first line is the decorator's, where there is one; the rest is the body's.
+    lines = list(code.co_lines())[1:]
+    return (code.co_code, code.co_names, code.co_varnames, code.co_freevars, lines)
 
 
 def _same_constant(a: object, b: object) -> bool:
