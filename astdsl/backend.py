@@ -5,10 +5,9 @@ Invariant: `astdsl.lowering`, and LLVM with it, is loaded by the first kernel th
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, Protocol
 
-from astdsl.errors import UnsupportedFeature, did_you_mean
+from astdsl.errors import WrongTarget, did_you_mean
 from astdsl.ir.core import Module
 from astdsl.ir.launch import LaunchPlan
 
@@ -33,8 +32,8 @@ class Compiled(Protocol):
         """How to launch it."""
 
     @property
-    def buffers(self) -> Any:
-        """The shared-memory buffers, for reports."""
+    def shared(self) -> Any:
+        """The map of a block's shared memory, for reports."""
 
 
 class Cubin(Protocol):
@@ -61,11 +60,11 @@ class Cubin(Protocol):
         """What the assembler said beyond the costs."""
 
 
-def compile_module(module: Module, target: str, options: Mapping[str, Any]) -> Compiled:
+def compile_module(module: Module, target: str) -> Compiled:
     """Lower a module to PTX for a target."""
-    from astdsl.lowering import compile_module as lower
+    from astdsl.lowering.compiler import compile_module as lower
 
-    compiled: Compiled = lower(module, _target(target).name, options)
+    compiled: Compiled = lower(module, target)
     return compiled
 
 
@@ -77,16 +76,19 @@ def assemble(ptx: str, target: str) -> Cubin:
     return cubin
 
 
-def disassemble(cubin: Cubin) -> str:
-    """Return the SASS of a cubin. Raises DeviceUnavailable where no disassembler is installed."""
+def disassemble(cubin: Any) -> str:
+    """Return the SASS of what `assemble` returned.
+
+    Raises DeviceUnavailable where no disassembler is installed.
+    """
     from astdsl.lowering.nvptx.assemble import disassemble as run_disassembler
 
-    text: str = run_disassembler(cubin)  # type: ignore[arg-type]
+    text: str = run_disassembler(cubin)
     return text
 
 
 def check_target(name: str) -> str:
-    """Return a target's name. Raises UnsupportedFeature for one that there is not."""
+    """Return a target's name. Raises WrongTarget for one that there is not."""
     return str(_target(name).name)
 
 
@@ -94,8 +96,8 @@ def _target(name: str) -> Any:
     from astdsl.lowering.target import TARGETS
 
     if name not in TARGETS:
-        raise UnsupportedFeature(
+        raise WrongTarget(
             f"there is no target `{name}`",
-            help=did_you_mean(name, TARGETS) or f"targets are {', '.join(TARGETS)}",
+            help=did_you_mean(name, TARGETS) or f"choose one of {', '.join(TARGETS)}",
         )
     return TARGETS[name]

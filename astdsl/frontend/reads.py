@@ -42,7 +42,8 @@ class Reads:
 
     def are_current(self) -> bool:
         """Whether everything still is what it was."""
-        return all(read.is_current() for read in self.items)
+        # Asked at every launch, so the usual answer, the same object, comes first.
+        return all(r.again() is r.value or r.is_current() for r in self.items)
 
     def function(self, function: types.FunctionType) -> None:
         """Note a function, and what it and the functions it names may read."""
@@ -64,8 +65,7 @@ class Reads:
         defaults = getattr(function, attribute)
         for key, _ in _items(defaults):
             self._note(
-                f"a default of `{name}`",
-                lambda k=key: dict(_items(getattr(function, attribute))).get(k, GONE),
+                f"a default of `{name}`", lambda k=key: _default(getattr(function, attribute), k)
             )
 
     def _add(self, what: str, again: Callable[[], object]) -> object:
@@ -89,6 +89,13 @@ def _items(value: object) -> list[tuple[Any, object]]:
     if isinstance(value, tuple):
         return list(enumerate(value))
     return list(value.items()) if isinstance(value, dict) else []
+
+
+def _default(values: Any, key: Any) -> object:
+    try:
+        return values[key]
+    except (KeyError, IndexError, TypeError):  # other defaults, or none any more
+        return GONE
 
 
 def _cells(function: types.FunctionType) -> Iterator[tuple[str, types.CellType]]:

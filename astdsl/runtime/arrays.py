@@ -185,13 +185,13 @@ def as_numpy(view: ArrayView) -> AnyArray:
     low, high = byte_range(view)
     if low == high:
         return np.empty(view.shape, view.dtype.numpy)
-    memory = (ctypes.c_char * (high - low)).from_address(low)
+    # NumPy keeps its buffer alive, and a ctypes array takes attributes: so the owner lives on.
+    memory: Any = (ctypes.c_char * (high - low)).from_address(low)
+    memory.owner = view.owner
     strides = tuple(stride * item for stride in view.strides)
     array: AnyArray = np.ndarray(
         view.shape, view.dtype.numpy, memory, offset=view.address - low, strides=strides
     )
-    # ctypes arrays take attributes, and the NumPy array holds its ctypes array.
-    memory.owner = view.owner  # type: ignore[attr-defined]
     array.flags.writeable = view.writeable
     return array
 
@@ -265,7 +265,9 @@ def _share(a: ArrayView, b: ArrayView) -> bool:
     if not (a_low < b_high and b_low < a_high and a.elements and b.elements):
         return False
     try:
-        return bool(np.shares_memory(as_numpy(a), as_numpy(b), max_work=SHARING_WORK))
+        # NumPy's stubs know the two named limits only.
+        limit: Any = SHARING_WORK
+        return bool(np.shares_memory(as_numpy(a), as_numpy(b), max_work=limit))
     except np.exceptions.TooHardError:
         return True
 

@@ -70,7 +70,9 @@ def classify(geometry: Geometry) -> ArgumentClass:
     axis = contiguous_axis(geometry.shape, geometry.strides)
     reason = _why_not_tma(geometry, axis)
     low, high = byte_offsets(geometry.shape, geometry.strides, geometry.dtype.bytes)
-    small = low >= -OFFSET_LIMIT and high <= OFFSET_LIMIT
+    # Axes of stride 0 reach nowhere, but their indices must fit as well.
+    is_short = all(extent < OFFSET_LIMIT for extent in geometry.shape)
+    small = is_short and low >= -OFFSET_LIMIT and high <= OFFSET_LIMIT
     # Alignment beyond the element's is promised only with TMA, so that it makes no third class.
     align = min(geometry.align_bytes, geometry.dtype.bytes) if reason else TMA_ALIGN_BYTES
     return ArgumentClass(axis, not reason, small, align, reason)

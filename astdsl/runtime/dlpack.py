@@ -8,9 +8,8 @@ Source: DLPack 1.1, dlpack.h.
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from astdsl.ir.dtypes import (
     DType,
@@ -54,7 +53,7 @@ class NotExported(Exception):
 
 
 class _Tensor(ctypes.Structure):
-    _fields_: Sequence[tuple[str, Any]] = [
+    _fields_: ClassVar = [
         ("data", ctypes.c_void_p),
         ("device_type", ctypes.c_int32),
         ("device_id", ctypes.c_int32),
@@ -69,7 +68,7 @@ class _Tensor(ctypes.Structure):
 
 
 class _Versioned(ctypes.Structure):
-    _fields_: Sequence[tuple[str, Any]] = [
+    _fields_: ClassVar = [
         ("major", ctypes.c_uint32),
         ("minor", ctypes.c_uint32),
         ("context", ctypes.c_void_p),

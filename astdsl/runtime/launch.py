@@ -42,7 +42,8 @@ def _pointer_is_where_expected() -> bool:
     return bool(found == probe.__array_interface__["data"][0])
 
 
-_IS_DIRECT = _pointer_is_where_expected()
+# The type whose objects are read so: NumPy's arrays, nothing where the pointer is elsewhere.
+_DIRECT = np.ndarray if _pointer_is_where_expected() else None
 NUMBERS = frozenset({bool, int, float, type(None)})
 
 
@@ -54,11 +55,11 @@ def describe(
     Arrays of other libraries stand in the second as their views.
     """
     values: list[Any] = []
-    arrays = objects
+    arrays, direct, word_at, offset = objects, _DIRECT, _word_at, _DATA_OFFSET
     for position, given in enumerate(objects):
         kind = type(given)
-        if kind is np.ndarray and _IS_DIRECT:
-            address = _word_at(id(given) + _DATA_OFFSET).value
+        if kind is direct:
+            address = word_at(id(given) + offset).value
             key += (given.shape, given.strides, given.dtype, given.flags.writeable, address & 15)
             values.append(address)
         elif kind not in NUMBERS and is_array(given):
@@ -155,7 +156,8 @@ class Launch:
         self._extends = bool(allocations or defaults)
         self._outputs = tuple(outputs)
         self._launcher = launcher
-        self._order = [a.source for a in arguments]
+        order = [a.source for a in arguments]
+        self._order = () if order == list(range(len(order))) else tuple(order)
         self._shapes = tuple(a.geometry.shape if a.geometry else () for a in arguments)
         self._conversions = [(i, a.convert) for i, a in enumerate(arguments) if a.convert]
         self._filled = [(i, a.initial) for i, a in enumerate(arguments) if a.initial is not None]
@@ -168,8 +170,10 @@ class Launch:
         if self._extends:
             arrays = list(arrays) if arrays is objects else arrays
             self._extend(objects, arrays, values)
-        ordered = [arrays[source] for source in self._order]
-        values = [values[source] for source in self._order]
+        ordered = arrays
+        if self._order:
+            ordered = [arrays[source] for source in self._order]
+            values = [values[source] for source in self._order]
         for position, convert in self._conversions:
             values[position] = convert(values[position])
         for i, j, low, high, other_low, other_high in self._aliases:

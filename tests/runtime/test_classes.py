@@ -75,6 +75,8 @@ def test_a_launch_gets_strides_that_a_tensor_map_takes_for_axes_of_extent_1() ->
         ((2, 4), (2**29, 1), False),
         ((2, 4), (-(2**29), 1), True),
         ((2, 4), (-(2**29) - 1, 1), False),
+        ((2**31 - 1, 4), (0, 1), True),
+        ((2**31, 4), (0, 1), False),
     ],
 )
 def test_offsets_fit_32_bits_by_what_is_reached_not_by_elements(

@@ -1,0 +1,197 @@
+"""A call, resolved: which array is which parameter, what is allocated, what is to be compiled.
+
+Invariant: everything here follows from shapes, strides, dtypes and constants, so it is done once
+for each key of `runtime.launch.describe`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import FunctionType
+from typing import Any
+
+from astdsl.compile import Program, Request, RequestedArgument
+from astdsl.frontend.binding import Bound, bind, scalar_converter, scalar_dtype
+from astdsl.frontend.dims import Fitted, fit
+from astdsl.frontend.signature import Parameter, Signature
+from astdsl.runtime.arrays import ArrayView, Where, check_written, view_of
+from astdsl.runtime.artifact import Artifact
+from astdsl.runtime.classes import Geometry, geometry_of
+from astdsl.runtime.devices import Device
+from astdsl.runtime.launch import Allocation, Argument, Launch
+
+NEW_ARRAY_ALIGN_BYTES = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Callee:
+    """What is called: the function, its signature, and for a method its first argument."""
+
+    function: FunctionType
+    signature: Signature
+    receiver: tuple[Any, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A resolved call.
+
+    A call's objects are the `passed` ones in their order, then `defaults`, then `allocations`;
+    an argument's `source` and `outputs` are positions among them.
+    """
+
+    request: Request
+    arguments: tuple[Argument, ...]
+    passed: int
+    defaults: tuple[Any, ...]
+    allocations: tuple[Allocation, ...]
+    outputs: tuple[int, ...]
+
+    @property
+    def shapes(self) -> tuple[tuple[int, ...], ...]:
+        """The shape of each argument; () for a scalar."""
+        return tuple(a.geometry.shape if a.geometry else () for a in self.arguments)
+
+
+def where(p: Parameter) -> Where:
+    """Return a parameter as arrays' errors name it."""
+    return Where(p.name, p.span)
+
+
+def resolve(callee: Callee, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Call:
+    """Resolve a call. Raises BadArgument and what reading its arrays raises."""
+    signature = callee.signature
+    bound = bind(signature, args, kwargs)
+    given = {p.name: bound.given[p.name] for p in signature.params if p.name in bound.given}
+    views = {
+        p.name: view_of(given[p.name], where(p))
+        for p in signature.params
+        if p.spec and given.get(p.name) is not None
+    }
+    for p in signature.params:
+        if p.spec and p.spec.role != "in" and p.name in views:
+            check_written(views[p.name], where(p))
+    fitted = fit(signature.params, views, bound.constants)
+    passed = [p.name for p in signature.params[: len(args)]]
+    passed += [name for name in kwargs if name in given and name not in passed]
+    defaults = [name for name in given if name not in passed]
+    made = [p for p in signature.params if p.name not in given]
+    order = [*passed, *defaults, *(p.name for p in made)]
+    arrays = [p.name for p in signature.params if p.name in views]
+    like = order.index(arrays[0]) if arrays else None
+    return Call(
+        request=_request(callee, bound, views, fitted),
+        arguments=tuple(_arguments(signature, given, views, fitted, order)),
+        passed=len(passed),
+        defaults=tuple(given[name] for name in defaults),
+        allocations=tuple(
+            Allocation(where(p), fitted.shapes[p.name], fitted.dtypes[p.name], like) for p in made
+        ),
+        outputs=tuple(
+            order.index(p.name) for p in signature.params if p.spec and p.spec.role == "out"
+        ),
+    )
+
+
+def _geometry(name: str, views: Mapping[str, ArrayView], fitted: Fitted) -> Geometry:
+    if name in views:
+        return geometry_of(views[name])
+    shape, dtype = fitted.shapes[name], fitted.dtypes[name]
+    return Geometry(shape, row_major(shape), dtype, NEW_ARRAY_ALIGN_BYTES)
+
+
+def row_major(shape: Sequence[int]) -> tuple[int, ...]:
+    """Return the strides, in elements, of a new array."""
+    strides, step = [], 1
+    for extent in reversed(shape):
+        strides.append(step)
+        step *= max(extent, 1)
+    return tuple(reversed(strides))
+
+
+def _arguments(
+    signature: Signature,
+    given: Mapping[str, Any],
+    views: Mapping[str, ArrayView],
+    fitted: Fitted,
+    order: list[str],
+) -> list[Argument]:
+    """Return what the module's parameters are bound to; parameters that are None have none."""
+    found = []
+    for p in signature.params:
+        source = order.index(p.name)
+        if p.spec is None:
+            kind = type(given[p.name])
+            dtype, convert = scalar_dtype(p, kind), scalar_converter(p, kind)
+            found.append(Argument(where(p), source, "scalar", dtype, convert=convert))
+        elif given.get(p.name, p) is not None:
+            geometry = _geometry(p.name, views, fitted)
+            dtype, initial = fitted.dtypes[p.name], p.spec.initial
+            found.append(Argument(where(p), source, p.spec.role, dtype, geometry, initial))
+    return found
+
+
+def _request(
+    callee: Callee, bound: Bound, views: Mapping[str, ArrayView], fitted: Fitted
+) -> Request:
+    signature = callee.signature
+    arguments = [_requested(p, bound, views, fitted) for p in signature.params]
+    constants = dict(bound.constants)
+    if signature.bound:
+        constants[signature.bound] = callee.receiver[0]
+    return Request(
+        function=callee.function,
+        name=signature.name,
+        arguments=tuple(arguments),
+        constants=constants,
+        constants_key=tuple((name, constant_key(v)) for name, v in constants.items()),
+    )
+
+
+def _requested(
+    p: Parameter, bound: Bound, views: Mapping[str, ArrayView], fitted: Fitted
+) -> RequestedArgument:
+    if p.spec is None:
+        dtype = scalar_dtype(p, type(bound.given[p.name]))
+        return RequestedArgument(p.name, "scalar", dtype)
+    if bound.given.get(p.name, p) is None:
+        return RequestedArgument(p.name, p.spec.role, None)
+    return RequestedArgument(
+        name=p.name,
+        role=p.spec.role,
+        dtype=fitted.dtypes[p.name],
+        geometry=_geometry(p.name, views, fitted),
+        static=fitted.static[p.name],
+        names=fitted.names[p.name],
+        initial=p.spec.initial,
+    )
+
+
+def constant_key(value: Any) -> Any:
+    """Return what tells constants apart that compare equal: 1, 1.0 and True, 0.0 and -0.0."""
+    kind = type(value)
+    if kind is tuple:
+        return tuple(map(constant_key, value))
+    return (kind, repr(value)) if kind is float else (kind, value)
+
+
+def prepare(call: Call, program: Program, device: Device, target: str) -> Launch:
+    """Load a program on a device for the arguments of a call."""
+    names = tuple(p.name for p in program.module.params)
+    expected = tuple(a.where.name for a in call.arguments)
+    assert names == expected, f"the module has parameters {names}, the call {expected}"
+    plan, ptx = None, ""
+    if device.needs_ptx:
+        compiled = program.compiled(target)
+        plan, ptx = compiled.plan, compiled.ptx
+    launcher = device.load(Artifact(program.module, ptx, plan), call.arguments)
+    return Launch(
+        call.arguments,
+        call.allocations,
+        call.outputs,
+        launcher,
+        passed=call.passed,
+        defaults=call.defaults,
+        plan=plan,
+    )

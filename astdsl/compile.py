@@ -1,0 +1,164 @@
+"""From a Python function and the classes of its arguments to a kernel: front end, passes, back end.
+
+Invariant: a program depends on the request's key and on what its trace read, and on nothing else;
+new sizes of the same classes use the same program.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from types import FunctionType
+from typing import Any
+
+from astdsl import backend
+from astdsl.backend import Compiled, Cubin
+from astdsl.frontend.trace import Traced, TracedArgument, trace_kernel
+from astdsl.ir.core import Module
+from astdsl.ir.dtypes import DType
+from astdsl.ir.passes import run_passes
+from astdsl.ir.types import RefType, TileType, scalar
+from astdsl.lang.tracing import NeedsConstant
+from astdsl.passes import STANDARD
+from astdsl.runtime.classes import Geometry, ref_type
+
+# A dim of a parameter: its name and the axis.
+DimKey = tuple[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class RequestedArgument:
+    """What a parameter is to be compiled for: an array's geometry, a scalar, or nothing.
+
+    One that is left out has no dtype. `static` holds the dims that the annotation fixes, `names`
+    the dims' names ("" for none).
+    """
+
+    name: str
+    role: str
+    dtype: DType | None
+    geometry: Geometry | None = None
+    static: tuple[int | None, ...] = ()
+    names: tuple[str, ...] = ()
+    initial: float | int | bool | None = None
+
+    def type_with(self, static: frozenset[DimKey]) -> RefType | TileType | None:
+        """Return the parameter's type, with more dims made compile-time constants."""
+        if self.dtype is None:
+            return None
+        if self.geometry is None:
+            return scalar(self.dtype)
+        dims = tuple(
+            extent if known is not None or (self.name, axis) in static else None
+            for axis, (extent, known) in enumerate(
+                zip(self.geometry.shape, self.static, strict=True)
+            )
+        )
+        return ref_type(self.geometry, self.dtype, dims)
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A kernel to be compiled: the function, its arguments, its constants."""
+
+    function: FunctionType
+    name: str
+    arguments: tuple[RequestedArgument, ...]
+    constants: dict[str, Any]
+    constants_key: tuple[Any, ...]
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        """What tells this request from others of the same function, static dims left out."""
+        types = tuple(a.type_with(frozenset()) for a in self.arguments)
+        return (types, self.constants_key)
+
+
+@dataclass(slots=True)
+class Program:
+    """A traced kernel, and what the back end made of it for each target."""
+
+    traced: Traced
+    module: Module
+    static: dict[DimKey, int]
+    _compiled: dict[str, Compiled] = field(default_factory=dict)
+    _cubins: dict[str, Cubin] = field(default_factory=dict)
+
+    def fits(self, request: Request) -> bool:
+        """Whether the dims that were made constants have the same extents in a request."""
+        shapes = {a.name: a.geometry.shape for a in request.arguments if a.geometry}
+        return all(shapes[n][axis] == extent for (n, axis), extent in self.static.items())
+
+    def is_valid(self) -> bool:
+        """Whether what the trace read still is what it was."""
+        return self.traced.is_valid()
+
+    def compiled(self, target: str) -> Compiled:
+        """Return the kernel for a target, lowered once."""
+        if target not in self._compiled:
+            self._compiled[target] = backend.compile_module(self.module, target)
+        return self._compiled[target]
+
+    def cubin(self, target: str) -> Cubin:
+        """Return the assembled kernel for a target, assembled once."""
+        if target not in self._cubins:
+            self._cubins[target] = backend.assemble(self.compiled(target).ptx, target)
+        return self._cubins[target]
+
+
+class Programs:
+    """The programs of one function: the in-memory cache."""
+
+    def __init__(self) -> None:
+        self._kept: dict[tuple[Any, ...], list[Program]] = {}
+        self.traces = 0
+
+    def get(self, request: Request) -> Program:
+        """Return the program of a request, compiled if there is none that is valid."""
+        kept = self._kept.setdefault(request.key, [])
+        kept[:] = [program for program in kept if program.is_valid()]
+        for program in kept:
+            if program.fits(request):
+                return program
+        self.traces += 1
+        kept.append(build(request))
+        return kept[-1]
+
+
+def build(request: Request) -> Program:
+    """Trace a request and run the standard passes over it."""
+    traced, static = trace_with_constants(request)
+    module = run_passes(traced.module, STANDARD)
+    shapes = {a.name: a.geometry.shape for a in request.arguments if a.geometry}
+    extents = {(name, axis): shapes[name][axis] for name, axis in static}
+    return Program(traced, module, extents)
+
+
+def trace_with_constants(request: Request) -> tuple[Traced, frozenset[DimKey]]:
+    """Trace; where dims turn out to be needed as numbers, again with those as constants."""
+    static: frozenset[DimKey] = frozenset()
+    while True:
+        made = _try_trace(request, static)
+        if isinstance(made, Traced):
+            return made, static
+        wanted = static | made | _of_the_same_name(request, made)
+        assert wanted != static, f"the trace asks again for {sorted(made)}"
+        static = wanted
+
+
+def _try_trace(request: Request, static: frozenset[DimKey]) -> Traced | frozenset[DimKey]:
+    """Trace, or return the dims that are needed as numbers."""
+    arguments = [
+        TracedArgument(a.name, a.role, a.type_with(static), a.initial, a.names)
+        for a in request.arguments
+    ]
+    try:
+        return trace_kernel(request.function, arguments, request.constants, request.name)
+    except NeedsConstant as need:
+        return need.wanted
+
+
+def _of_the_same_name(request: Request, wanted: frozenset[DimKey]) -> frozenset[DimKey]:
+    """Return every dim whose annotation has the name of a wanted one: they are equal."""
+    named = {(a.name, axis): dim for a in request.arguments for axis, dim in enumerate(a.names)}
+    names = {named[key] for key in wanted} - {""}
+    return frozenset(key for key, dim in named.items() if dim in names)

@@ -1,0 +1,361 @@
+"""`@kernel`: a Python function that is compiled for the arguments of a call and launched.
+
+Invariant: nothing is compiled or refused before the first call; a call with arguments of known
+shapes goes straight to its prepared launch, provided what the trace read is still the same.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from types import FunctionType, MethodType
+from typing import Any, overload
+
+from astdsl import backend
+from astdsl.call import Call, Callee, constant_key, prepare, resolve, row_major, where
+from astdsl.compile import Program, Programs
+from astdsl.errors import BadArgument, BadSignature, UnsupportedFeature, did_you_mean
+from astdsl.frontend.signature import Signature, signature_of
+from astdsl.ir.dtypes import DType
+from astdsl.lowered import Lowered
+from astdsl.runtime.arrays import ArrayView, Where
+from astdsl.runtime.boundary import Boundary
+from astdsl.runtime.devices import find_device, selected_device, selected_target
+from astdsl.runtime.launch import Launch, describe
+
+# Prepared launches that a kernel keeps; they are made again when there are more.
+MAX_LAUNCHES = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Spec:
+    """An array that is not there: a shape and a dtype, for `lower`."""
+
+    shape: tuple[int, ...]
+    dtype: DType
+
+    @property
+    def view(self) -> ArrayView:
+        """A row-major, aligned array of this shape, without memory."""
+        return ArrayView(0, self.shape, row_major(self.shape), self.dtype, True, None, "spec")
+
+
+def spec(shape: Any, dtype: Any) -> Spec:
+    """Describe an array for `lower` without making one: row-major and aligned."""
+    dims = tuple(shape) if isinstance(shape, Sequence) else (shape,)
+    if not isinstance(dtype, DType) or any(type(d) is not int or d < 0 for d in dims):
+        raise BadArgument(
+            f"`spec` takes a shape and a dtype, got {shape!r} and {dtype!r}",
+            help="write `spec((64, 64), f32)`",
+        )
+    return Spec(dims, dtype)
+
+
+class _Method:
+    """The calls of one function with one number of bound arguments: signature, programs, launches.
+
+    `launches` maps the key of a call to what it launches.
+    """
+
+    def __init__(self, function: FunctionType, is_method: bool) -> None:
+        self.function = function
+        self._is_method = is_method
+        self.programs = Programs()
+        self.launches: dict[tuple[Any, ...], tuple[Program, Launch]] = {}
+
+    @cached_property
+    def signature(self) -> Signature:
+        """The function's signature, read at the first call."""
+        return signature_of(self.function, is_method=self._is_method)
+
+    @cached_property
+    def by_name(self) -> dict[str, Where]:
+        """Each positional parameter, as errors of arrays name it."""
+        return {p.name: where(p) for p in self.signature.params}
+
+    @cached_property
+    def where(self) -> tuple[Where, ...]:
+        """Each positional parameter, in order."""
+        return tuple(self.by_name.values())
+
+    def callee(self, receiver: tuple[Any, ...]) -> Callee:
+        """Return what is called, with a method's first argument."""
+        return Callee(self.function, self.signature, receiver)
+
+
+class Kernel:
+    """A kernel: call it, place it by `on`, or look at it by `lower`."""
+
+    def __init__(self, function: Any, options: Mapping[str, Any] | None = None) -> None:
+        functools.update_wrapper(self, function)
+        self.__name__ = getattr(function, "__name__", type(function).__name__)
+        self.boundary = Boundary(self.__name__)
+        self._options = dict(options or {})
+        self._plain = _Method(function, is_method=False)
+        self._bound = _Method(function, is_method=True)
+
+    def __repr__(self) -> str:
+        return f"<kernel {getattr(self, '__qualname__', '?')}>"
+
+    def __get__(self, instance: Any, owner: type | None = None) -> Any:
+        return self if instance is None else Placed(self, receiver=(instance,))
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Launch on the selected device; return the outputs, one by itself, several as a tuple."""
+        with self.boundary:
+            return self._run("", "", (), args, kwargs)
+
+    def on(self, device: str = "", *, target: str = "") -> Placed:
+        """Return this kernel placed on a device, or compiled for a target."""
+        return Placed(self, device, target)
+
+    def lower(self, *args: Any, target: str = "", **kwargs: Any) -> Lowered:
+        """Compile for arrays or `spec`s without launching; nothing is done before it is asked for.
+
+        The target is a keyword here, so a kernel's own parameter cannot be named `target`.
+        """
+        with self.boundary:
+            return self._lower(target, (), args, kwargs)
+
+    def _check(self) -> None:
+        """Refuse what the decorator was given, at the first call."""
+        function = self._plain.function
+        if not isinstance(function, FunctionType):
+            raise BadSignature(
+                f"`@kernel` takes a Python function, got {type(function).__name__}",
+                help="put `@kernel` nearest to the `def`",
+            )
+        _check_options(self._options)
+
+    def _method(self, receiver: tuple[Any, ...]) -> _Method:
+        return self._bound if receiver else self._plain
+
+    def _run(
+        self,
+        device: str,
+        target: str,
+        receiver: tuple[Any, ...],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> Any:
+        method = self._method(receiver)
+        if not method.launches:
+            self._check()
+        place = device or selected_device(), target or selected_target()
+        key: list[Any] = [place, receiver, len(args)]
+        objects = list(args)
+        at = _spread_keywords(method, objects, kwargs, key) if kwargs else method.where
+        values, arrays = describe(objects, key, at)
+        launch = self._launch(method, receiver, tuple(key), args, kwargs)
+        return launch(objects, arrays, values)
+
+    def _launch(
+        self,
+        method: _Method,
+        receiver: tuple[Any, ...],
+        key: tuple[Any, ...],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> Launch:
+        try:
+            found = method.launches.get(key)
+        except TypeError:  # a constant without a hash: resolving the call names it
+            found = None
+        if found is not None and found[0].is_valid():
+            return found[1]
+        self._check()
+        device, target = key[0]
+        call = resolve(method.callee(receiver), args, kwargs)
+        program = method.programs.get(call.request)
+        launch = prepare(call, program, find_device(device), backend.check_target(target))
+        if len(method.launches) >= MAX_LAUNCHES:
+            method.launches.clear()
+        method.launches[key] = (program, launch)
+        return launch
+
+    def _lower(
+        self,
+        target: str,
+        receiver: tuple[Any, ...],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> Lowered:
+        self._check()
+        method = self._method(receiver)
+        args = tuple(_without_spec(a) for a in args)
+        kwargs = {name: _without_spec(value) for name, value in kwargs.items()}
+        call = resolve(method.callee(receiver), args, kwargs)
+        program = method.programs.get(call.request)
+        name = backend.check_target(target or selected_target())
+        constants = {k: v for k, v in kwargs.items() if k not in method.by_name}
+
+        def compiled() -> CompiledKernel:
+            return CompiledKernel(self, receiver, program, name, constants)
+
+        return Lowered(program, call, name, compiled)
+
+
+def _spread_keywords(
+    method: _Method, objects: list[Any], kwargs: Mapping[str, Any], key: list[Any]
+) -> Sequence[Where]:
+    """Add arguments passed by name to `objects` or, if constants, to `key`; say where each goes."""
+    at = list(method.where[: len(objects)])
+    for name, value in kwargs.items():
+        found = method.by_name.get(name)
+        if found is None:
+            key.append((name, constant_key(value)))
+        else:
+            key.append(name)
+            objects.append(value)
+            at.append(found)
+    return at
+
+
+def _without_spec(value: Any) -> Any:
+    return value.view if isinstance(value, Spec) else value
+
+
+class Placed:
+    """A kernel with its device, its target or its first argument settled."""
+
+    def __init__(
+        self,
+        kernel: Kernel,
+        device: str = "",
+        target: str = "",
+        receiver: tuple[Any, ...] = (),
+    ) -> None:
+        functools.update_wrapper(self, kernel)
+        self._kernel = kernel
+        self._place = (device, target, receiver)
+
+    def __repr__(self) -> str:
+        return f"<{self._kernel!r} placed>"
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Launch on this device."""
+        with self._kernel.boundary:
+            return self._kernel._run(*self._place, args, kwargs)
+
+    def on(self, device: str = "", *, target: str = "") -> Placed:
+        """Return the kernel on another device or for another target."""
+        old_device, old_target, receiver = self._place
+        return Placed(self._kernel, device or old_device, target or old_target, receiver)
+
+    def lower(self, *args: Any, target: str = "", **kwargs: Any) -> Lowered:
+        """Compile for arrays or `spec`s without launching."""
+        _, placed, receiver = self._place
+        with self._kernel.boundary:
+            return self._kernel._lower(target or placed, receiver, args, kwargs)
+
+
+class CompiledKernel:
+    """A kernel compiled once: it launches without looking at what its trace read.
+
+    Arguments of other shapes are welcome while their classes are the same; others are refused.
+    """
+
+    def __init__(
+        self,
+        kernel: Kernel,
+        receiver: tuple[Any, ...],
+        program: Program,
+        target: str,
+        constants: Mapping[str, Any],
+    ) -> None:
+        self._method = kernel._method(receiver)
+        self._receiver = receiver
+        self._program = program
+        self._target = target
+        self._constants = dict(constants)
+        self._boundary = Boundary(program.module.name)
+        self._launches: dict[tuple[Any, ...], Launch] = {}
+
+    def __repr__(self) -> str:
+        return f"<compiled {self._program.module.name} for {self._target}>"
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Launch on the selected device; constants are those it was compiled with."""
+        with self._boundary:
+            key: list[Any] = [selected_device(), len(args)]
+            objects = list(args)
+            method = self._method
+            at = _spread_keywords(method, objects, kwargs, key) if kwargs else method.where
+            values, arrays = describe(objects, key, at)
+            launch = self._launches.get(tuple(key))
+            if launch is None:
+                launch = self._launches[tuple(key)] = self._prepare(args, kwargs)
+            return launch(objects, arrays, values)
+
+    def _prepare(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Launch:
+        callee = self._method.callee(self._receiver)
+        given = [name for name in kwargs if name not in self._method.by_name]
+        if given:
+            raise BadArgument(
+                f"`{given[0]}` is settled in a compiled kernel",
+                (callee.signature.span, ""),
+                help="lower the kernel again with another value",
+            )
+        call = resolve(callee, args, {**kwargs, **self._constants})
+        self._check_classes(call, callee.signature)
+        return prepare(call, self._program, find_device(selected_device()), self._target)
+
+    def _check_classes(self, call: Call, signature: Signature) -> None:
+        static = frozenset(self._program.static)
+        kinds = [t for a in call.request.arguments if (t := a.type_with(static)) is not None]
+        for param, kind in zip(self._program.module.params, kinds, strict=True):
+            if param.value.type != kind:
+                raise BadArgument(
+                    f"`{param.name}` is {kind}, and the kernel is compiled for {param.value.type}",
+                    (signature.span, ""),
+                    help="call the kernel itself, which compiles what it needs",
+                )
+
+
+# What `@kernel(...)` takes, and what each may be in this version.
+OPTIONS: dict[str, Callable[[Any], bool]] = {"warpgroups": lambda value: value == 1}
+LATER = {"cluster": "clusters", "approx_math": "approximate mathematics"}
+
+
+def _check_options(options: Mapping[str, Any]) -> None:
+    """Refuse options that this version does not know; the first call asks, not the decorator."""
+    for name, value in options.items():
+        if name in LATER:
+            raise UnsupportedFeature(
+                f"`@kernel({name}=...)`: {LATER[name]} are not in this version"
+            )
+        if name not in OPTIONS:
+            raise BadSignature(
+                f"`@kernel` has no option `{name}`",
+                help=did_you_mean(name, [*OPTIONS, *LATER]) or f"it has {', '.join(OPTIONS)}",
+            )
+        if not OPTIONS[name](value):
+            raise UnsupportedFeature(
+                f"`@kernel({name}={value!r})` is not in this version",
+                help="write `@kernel(warpgroups=1)`, or leave it out",
+            )
+
+
+@overload
+def kernel(function: Callable[..., Any], /) -> Kernel: ...
+@overload
+def kernel(**options: Any) -> Callable[[Callable[..., Any]], Kernel]: ...
+
+
+def kernel(function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
+    """Make a kernel of a Python function: `@kernel`, or `@kernel(warpgroups=1)`.
+
+    With `warpgroups` the function is written for each warpgroup; without, for the block.
+    """
+    if function is None:
+        return lambda decorated: kernel_of(decorated, options)
+    return kernel_of(function, options)
+
+
+def kernel_of(function: Any, options: Mapping[str, Any]) -> Kernel | Placed:
+    """Return the kernel of a function; of a bound method, placed on its object."""
+    if isinstance(function, MethodType):
+        return Placed(Kernel(function.__func__, options), receiver=(function.__self__,))
+    return Kernel(function, options)

@@ -1,0 +1,175 @@
+"""A kernel at every stage of its compilation, for looking at, and ready to launch.
+
+Invariant: each stage is made when it is first asked for, so that looking at the IR never loads
+LLVM, and looking at PTX never needs an assembler.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from astdsl import backend
+from astdsl.call import Call
+from astdsl.compile import Program
+from astdsl.errors import UnsupportedFeature
+from astdsl.ir import ops
+from astdsl.ir.core import Module, walk
+from astdsl.ir.printer import print_module
+from astdsl.runtime.classes import classify
+from astdsl.runtime.host import compile_host, reads_scalars
+
+
+@dataclass(frozen=True, slots=True)
+class Resources:
+    """What one thread and one block of a kernel take."""
+
+    registers: int
+    spill_bytes: int
+    stack_bytes: int
+    shared_bytes: int
+    threads: int
+    messages: tuple[str, ...]
+
+
+class Lowered:
+    """A kernel compiled for arguments of given classes, for one target.
+
+    `source` is the rewritten Python, `ir` the typed IR after the standard passes, `schedule` the
+    IR in explicit operations; then `llvm`, `ptx`, `cubin` (bytes) and `sass`.
+    """
+
+    def __init__(
+        self, program: Program, call: Call, target: str, compile: Callable[[], Any]
+    ) -> None:
+        self._program = program
+        self._call = call
+        self._compile = compile
+        self.target = target
+
+    def __repr__(self) -> str:
+        return f"<Lowered {self.module.name} for {self.target}>"
+
+    @property
+    def module(self) -> Module:
+        """The typed IR as an object."""
+        return self._program.module
+
+    @property
+    def source(self) -> str:
+        """The Python that was run to trace the kernel."""
+        return self._program.traced.source
+
+    @property
+    def ir(self) -> str:
+        """The typed IR after the standard passes."""
+        return print_module(self.module)
+
+    @property
+    def schedule(self) -> str:
+        """The IR in explicit operations: phases, slots, barriers."""
+        return print_module(self._program.compiled(self.target).scheduled)
+
+    @property
+    def llvm(self) -> str:
+        """LLVM's text."""
+        return self._program.compiled(self.target).llvm
+
+    @property
+    def ptx(self) -> str:
+        """The PTX."""
+        return self._program.compiled(self.target).ptx
+
+    @property
+    def cubin(self) -> bytes:
+        """The assembled kernel."""
+        return self._program.cubin(self.target).image
+
+    @property
+    def sass(self) -> str:
+        """The machine code. Raises DeviceUnavailable where no disassembler is installed."""
+        return backend.disassemble(self._program.cubin(self.target))
+
+    @property
+    def resources(self) -> Resources:
+        """Registers, spills, stack, shared memory and threads."""
+        cubin, plan = self._program.cubin(self.target), self._program.compiled(self.target).plan
+        return Resources(
+            registers=cubin.registers,
+            spill_bytes=cubin.spill_bytes,
+            stack_bytes=cubin.stack_bytes,
+            shared_bytes=plan.shared_bytes,
+            threads=plan.threads,
+            messages=cubin.messages,
+        )
+
+    def explain(self) -> str:
+        """Say what was inferred: classes, constants, blocks, stages, buffers."""
+        return "\n".join(self._explanation())
+
+    def _explanation(self) -> Iterator[str]:
+        compiled = self._program.compiled(self.target)
+        yield f"{self.module.name} for {self.target}"
+        yield "arguments"
+        for argument in self._call.arguments:
+            if argument.geometry is None:
+                yield f"  {argument.where.name}: {argument.dtype} scalar"
+            else:
+                dims = " ".join(map(str, argument.geometry.shape))
+                words = classify(argument.geometry).words()
+                yield f"  {argument.where.name}: {argument.dtype} {dims}; {words}"
+        yield from self._constants()
+        yield f"blocks: {self._blocks()} of {compiled.plan.threads} threads"
+        yield from _pipelines(self.module)
+        yield f"shared memory: {compiled.plan.shared_bytes} bytes"
+        yield from _buffers(compiled.scheduled)
+
+    def _constants(self) -> Iterator[str]:
+        request = self._call.request
+        if request.constants or self._program.static:
+            yield "constants"
+        for name, value in request.constants.items():
+            yield f"  {name} = {value!r}"
+        for (name, axis), extent in sorted(self._program.static.items()):
+            yield f"  {name}.shape[{axis}] = {extent}, which the trace needs as a number"
+
+    def _blocks(self) -> str:
+        grid = self._program.compiled(self.target).plan.grid
+        if reads_scalars(grid):
+            return "as many as the scalars ask for,"
+        return str(compile_host(grid)(self._call.shapes, ()))
+
+    def timeline(self) -> str:
+        """Draw the schedule over time: not in this version."""
+        raise UnsupportedFeature(
+            "`timeline` is not in this version", help="`.schedule` prints the phases"
+        )
+
+    def save(self, path: Any) -> None:
+        """Write the compiled kernel to a file: not in this version."""
+        raise UnsupportedFeature(
+            "`save` is not in this version", help="`.ptx` and `.cubin` can be written to files"
+        )
+
+    def compile(self) -> Any:
+        """Return a CompiledKernel, which launches without compiling again."""
+        return self._compile()
+
+
+def _pipelines(module: Module) -> Iterator[str]:
+    for op in walk(module.body):
+        if isinstance(op, ops.Pipeline):
+            stages = str(op.stages) if op.stages else "automatic"
+            axes = ", ".join(op.axes)
+            yield f"pipeline at {op.span}: {len(op.axes)} axes ({axes}), stages {stages}"
+
+
+def _buffers(module: Module) -> Iterator[str]:
+    for op in walk(module.body):
+        if isinstance(op, ops.AllocSmem):
+            size = op.result.ref.dtype.bits
+            for extent in op.shape:
+                size *= extent
+            shape = "x".join(map(str, op.shape))
+            yield f"  {size // 8} bytes: {op.dtype}[{shape}] {op.label} at {op.span}"
