@@ -10,7 +10,10 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from astdsl.emulator.scalars import Array
 
 Completion = Literal["late", "early"] | int
 
@@ -20,13 +23,15 @@ class Operation:
     """One asynchronous operation of one executed instruction, for all lanes that issued it.
 
     `perform` applies its effects (data, completion of barriers). `order` names the queue that it
-    must stay in order with, None = free. `what` is for reports.
+    must stay in order with, None = free. `what` is for reports. `blocks` are the blocks that must not
+    end before the operation has happened, None = any may.
     """
 
     perform: Callable[[], None]
     what: str
     ptx_line: int
     order: Hashable = None
+    blocks: Array | None = None
     done: bool = False
 
 

@@ -7,7 +7,7 @@ that come early wait for the others.  Source: PTX ISA 9.7.15.5, ".sync", ".align
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from astdsl.emulator.machine import Machine
     from astdsl.emulator.scalars import Array, BoolArray
 
-__all__ = ["WARPGROUP_THREADS", "Gathering", "Warpgroup", "warpgroups"]
+__all__ = ["WARPGROUP_THREADS", "Gathering", "Warpgroup", "is_whole", "warpgroups"]
 
 WARPGROUP_THREADS = 128
 
@@ -36,9 +36,8 @@ class Warpgroup:
 def warpgroups(m: Machine, lanes: Lanes) -> list[Warpgroup]:
     """Split lanes that hold whole warpgroups."""
     width = WARPGROUP_THREADS * m.n_blocks
-    first = int(lanes.index[0]) if not lanes.contiguous else lanes.sel.start  # type: ignore[union-attr]
-    every = np.arange(m.n_blocks)
-    if lanes.contiguous and lanes.n % width == 0 and first % width == 0:
+    if is_whole(m, lanes, WARPGROUP_THREADS):
+        first, every = cast(slice, lanes.sel).start, np.arange(m.n_blocks)
         starts = range(first, first + lanes.n, width)
         return [Warpgroup(s // width, every, Lanes.span(s, s + width)) for s in starts]
     index = lanes.index
@@ -51,53 +50,36 @@ def warpgroups(m: Machine, lanes: Lanes) -> list[Warpgroup]:
     return found
 
 
-class _Waiting:
-    """The lanes that wait at each instruction for the rest of their warpgroup."""
-
-    def __init__(self, m: Machine) -> None:
-        self._n_lanes = m.n_lanes
-        self._here: dict[int, BoolArray] = {}
-
-    def here(self, pc: int) -> BoolArray:
-        """Return the mask of the lanes that have come to an instruction."""
-        if pc not in self._here:
-            self._here[pc] = np.zeros(self._n_lanes, np.bool_)
-        return self._here[pc]
-
-
 class Gathering:
-    """Lets a warpgroup's threads go on only together; made once for each instruction."""
+    """Lets `width` neighbouring threads go on only together; made once for each instruction."""
 
-    def __init__(self) -> None:
+    def __init__(self, width: int) -> None:
+        self._width = width
         self._wait = Condition(self._ready, self._describe, again=True)
 
     def complete(self, m: Machine, lanes: Lanes) -> Lanes:
-        """Return the lanes whose warpgroups are complete; the others wait."""
-        width = WARPGROUP_THREADS * m.n_blocks
-        if lanes.contiguous and lanes.n % width == 0 and int(lanes.sel.start) % width == 0:  # type: ignore[union-attr]
-            return lanes
-        whole = self._counts(m, lanes.index)[self._key(m, lanes.index)] == WARPGROUP_THREADS
+        """Return the lanes whose warp (or warpgroup) is complete; the others wait."""
+        whole = self._ready(m, lanes)
         if whole.all():
             return lanes
-        here = m.state(_Waiting).here(m.pc)
-        here[lanes.index[~whole]] = True
+        # Blocked lanes at one instruction are one group, so `_ready` sees all who have come.
         m.block(lanes.where(~whole), self._wait)
         return lanes.where(whole) if whole.any() else lane_sets.NONE
 
     def _ready(self, m: Machine, lanes: Lanes) -> BoolArray:
-        here = m.state(_Waiting).here(m.pc)
-        counts = self._counts(m, np.flatnonzero(here))
-        ready: BoolArray = counts[self._key(m, lanes.index)] == WARPGROUP_THREADS
-        here[lanes.index[ready]] = False
+        if is_whole(m, lanes, self._width):
+            return np.ones(lanes.n, np.bool_)
+        key = m.thread_of[lanes.sel] // self._width * m.n_blocks + m.block_of[lanes.sel]
+        ready: BoolArray = np.bincount(key)[key] == self._width
         return ready
 
     def _describe(self, m: Machine, lanes: Lanes) -> str:
-        return "waits for the other warps of its warpgroup, which must execute the same instruction"
+        return f"waits for the others of its {self._width} threads to execute this instruction too"
 
-    def _key(self, m: Machine, index: Array) -> Array:
-        key: Array = m.thread_of[index] // WARPGROUP_THREADS * m.n_blocks + m.block_of[index]
-        return key
 
-    def _counts(self, m: Machine, index: Array) -> Array:
-        size = -(-m.n_threads // WARPGROUP_THREADS) * m.n_blocks
-        return np.bincount(self._key(m, index), minlength=size)
+def is_whole(m: Machine, lanes: Lanes, width: int) -> bool:
+    """Say whether lanes are, of all blocks, `width` neighbouring threads or a multiple."""
+    if not lanes.contiguous:
+        return False
+    step = width * m.n_blocks
+    return lanes.n % step == 0 and cast(slice, lanes.sel).start % step == 0

@@ -60,7 +60,7 @@ class Transfer:
     def operation(self, perform: Callable[[], None]) -> Operation:
         """Return the operation that performs this copy."""
         line = self.m.program.instructions[self.pc].ptx_line
-        return Operation(perform, self.what, line)
+        return Operation(perform, self.what, line, blocks=self.rows)
 
     def chunks(self) -> Index:
         """Return the index of the 16-byte chunks of shared memory that the copy touches."""
@@ -228,6 +228,8 @@ class BulkStore:
         """Read the source, if that has not happened."""
         if self._values is None:
             self._values = self._transfer.read_shared()
+            # The block may end now: only global memory is still to be written.
+            self.operation.blocks = None
             if self._transfer.m.guard is not None:
                 self._transfer.m.guard.end(self.operation)
 

@@ -1,8 +1,8 @@
 """Registers that an asynchronous instruction still reads or writes.
 
 Invariant: `uses` holds a register as long as some operation has it; a program without such
-operations pays one test an instruction.  Source: PTX ISA 9.7.15.5 (wgmma: accessing the registers
-before `wgmma.wait_group` is undefined), 9.7.16.8 (tcgen05.ld: before `tcgen05.wait::ld`).
+operations pays one test an instruction.  Source: PTX ISA 9.7.15.5: accessing the registers of a
+wgmma before `wgmma.wait_group` is undefined.
 """
 
 from __future__ import annotations

@@ -56,6 +56,7 @@ class Group:
     stack: Stack = ()
     condition: Condition | None = None
     waited: int = 0
+    polling: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +81,9 @@ class Launch:
         return self.cluster[0] * self.cluster[1] * self.cluster[2]
 
 
+# Scheduling rounds after which a group goes first, whatever its place in the program.
 PATIENCE = 256
+MAX_POLLS = 100_000
 
 
 class Machine:
@@ -118,11 +121,13 @@ class Machine:
         self.clock = 0
         self.wake = False
         self.polling = False
+        self.polls = 0
         self.group = Group(program.entry, Lanes.span(0, self.n_lanes))
         self._ready: list[Group] = [self.group]
         self._blocked: list[Group] = []
         self._states: dict[object, Any] = {}
         self.in_flight = RegistersInFlight(self)
+        self.exit_checks: list[Callable[[Array, Lanes], None]] = []
         self.guard: SharedGuard | None = None
         if launch.check and program.is_asynchronous:
             self.guard = SharedGuard(self)
@@ -183,7 +188,8 @@ class Machine:
     def jump(self, lanes: Lanes, pc: int, stack: Stack | None = None) -> None:
         """Send lanes to another place of the program."""
         if lanes.n:
-            self._add(self._ready, Group(pc, lanes, self.group.stack if stack is None else stack))
+            stack = self.group.stack if stack is None else stack
+            self._add(self._ready, Group(pc, lanes, stack, polling=self.polling))
 
     def block(self, lanes: Lanes, condition: Condition) -> None:
         """Make lanes wait at the current instruction until the condition lets them go on."""
@@ -194,12 +200,35 @@ class Machine:
     def give_way(self, lanes: Lanes) -> None:
         """Let every other group and a pending operation go first: the lanes are polling."""
         self.polling = True
+        self.polls += 1
+        if self.polls > MAX_POLLS:
+            text = f"polled {MAX_POLLS} times while nothing else could happen"
+            raise self.fault("E210", text, int(lanes.index[0]))
 
     def end(self, lanes: Lanes) -> None:
         """End lanes; barriers no longer wait for them."""
         self.live[lanes.sel] = False
-        self.barriers.leave(np.bincount(self.block_of[lanes.sel], minlength=self.n_blocks))
+        counts = np.bincount(self.block_of[lanes.sel], minlength=self.n_blocks)
+        self.barriers.leave(counts)
+        self._check_exit(np.flatnonzero((counts > 0) & (self.barriers.live == 0)), lanes)
         self.wake = True
+
+    def _check_exit(self, blocks: Array, lanes: Lanes) -> None:
+        """Fault if one of the blocks, which have ended, leaves work or memory behind."""
+        if not len(blocks):
+            return
+        for operation in self.asynchronous.pending:
+            left = () if operation.blocks is None else np.intersect1d(operation.blocks, blocks)
+            if len(left):
+                raise self.fault(
+                    "E256",
+                    f"the block ends while the {operation.what} (PTX line {operation.ptx_line}) "
+                    "is in flight",
+                    int(lanes.index[np.argmax(self.block_of[lanes.sel] == left[0])]),
+                    help="wait for it before the end",
+                )
+        for check in self.exit_checks:
+            check(blocks, lanes)
 
     # The scheduler.
 
@@ -228,19 +257,32 @@ class Machine:
                 raise self._deadlock()
             self._resume()
         ready = self._ready
-        if len(ready) == 1:
+        if len(ready) == 1 and not ready[0].polling:
             return ready.pop()
-        best = min(ready, key=_precedence)
-        for group in ready:
+        eager = [group for group in ready if not group.polling]
+        if not eager:
+            return self._next_of_polling()
+        best = min(eager, key=_precedence)
+        for group in eager:
             group.waited += 1
             if group.waited > PATIENCE:
                 best = group
         ready.remove(best)
         return best
 
+    def _next_of_polling(self) -> Group:
+        """Everyone polls: let something happen, then take the one that has waited longest."""
+        if self.asynchronous.complete_one():
+            self.polls = 0
+        for group in self._ready:
+            group.polling = False
+        self._resume()
+        return self._ready.pop(0)
+
     def _advance(self, group: Group) -> None:
         """Run a group through straight-line code to the next place where groups may meet."""
         self.group = group
+        self.polling = False
         program = self.program
         lanes, undefined, in_flight = group.lanes, self.undefined, self.in_flight.uses
         stop = program.segment_ends[group.pc]
@@ -262,7 +304,7 @@ class Machine:
         if rest is None:
             rest = lanes
         if rest.n:
-            group.pc, group.lanes, group.waited = stop, rest, 0
+            group.pc, group.lanes, group.waited, group.polling = stop, rest, 0, self.polling
             self._add(self._ready, group)
 
     def _add(self, groups: list[Group], group: Group) -> None:
@@ -293,6 +335,7 @@ class Machine:
                 group.lanes = group.lanes.where(~mask)
                 self._add(self._blocked, group)
             if going.n:
+                self.polls = 0
                 self.acquire(going)
                 if condition.resume is not None:
                     condition.resume(self, going)

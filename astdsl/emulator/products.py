@@ -79,7 +79,7 @@ class Product:
         line = m.program.instructions[m.pc].ptx_line
         what = f"wgmma m64n{self.kind.n}k{self.kind.k}"
         order = ("wgmma", self.group.number)
-        self.operation = Operation(self._perform, what, line, order)
+        self.operation = Operation(self._perform, what, line, order, blocks=self.group.rows)
 
     @property
     def done(self) -> bool:

@@ -62,6 +62,6 @@ def map_dtype(dtype: TensorDataType, operation: str) -> np.dtype[Any] | None:
 def combiner(operation: str, dtype: np.dtype[Any]) -> Combine:
     """Return the function that combines old and new elements of a dtype."""
     function = OPERATIONS[operation]
-    if dtype != _BF16 and dtype != np.float16:
+    if dtype not in (_BF16, np.dtype(np.float16)):
         return function
     return lambda old, new: function(old.astype(np.float32), new.astype(np.float32))

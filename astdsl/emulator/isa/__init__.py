@@ -53,6 +53,8 @@ FAMILIES: tuple[str, ...] = (
     "matrix",
     "mbarrier",
     "memory",
+    "tcgen05",
+    "tensor_access",
     "tma",
     "warp",
     "wgmma",

@@ -12,7 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from astdsl.emulator.convergence import Gathering, Warpgroup, warpgroups
+from astdsl.emulator.convergence import (
+    WARPGROUP_THREADS,
+    Gathering,
+    Warpgroup,
+    warpgroups,
+)
 from astdsl.emulator.formats.descriptors import OperandShape, decode_wgmma_descriptor
 from astdsl.emulator.formats.errors import FormatError
 from astdsl.emulator.groups import GroupLedger
@@ -275,7 +280,7 @@ def _transposes(ops: Operands, in_registers: bool) -> tuple[bool, bool]:
 @controls("wgmma.mma_async")
 def prepare_product(ops: Operands) -> Control:
     """`wgmma.mma_async.sync.aligned.m64nNkK.D.A.B d, a, b, scale-d{, scales}{, transposes}`."""
-    instruction, gathering = _Instruction(ops), Gathering()
+    instruction, gathering = _Instruction(ops), Gathering(WARPGROUP_THREADS)
 
     def execute(m: Machine, lanes: Lanes) -> Lanes:
         whole = gathering.complete(m, lanes)

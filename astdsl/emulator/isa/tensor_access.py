@@ -1,0 +1,265 @@
+"""Loads, stores and copies of tensor memory (PTX ISA 9.7.16.8, 9.7.16.9).
+
+Invariant: a warp reaches only the 32 lanes of its place in its warpgroup; loaded cells are in use
+until `tcgen05.wait::ld`, stored ones until `tcgen05.wait::st`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from astdsl.emulator.asynchronous import Operation
+from astdsl.emulator.convergence import Gathering
+from astdsl.emulator.formats.descriptors import (
+    OperandShape,
+    decode_tcgen05_descriptor,
+)
+from astdsl.emulator.formats.errors import FormatError
+from astdsl.emulator.formats.fragments import TMEM_SHAPES, TmemAccess, tmem_access
+from astdsl.emulator.isa import Control, Execute, controls, executes
+from astdsl.emulator.products import register_rows
+from astdsl.emulator.syntax import Address, Immediate, Vector
+from astdsl.emulator.tensor_memory import COLUMN_MASK, GROUP_LANES, LANE_SHIFT
+from astdsl.emulator.tensor_products import ORDER, TensorTile, cells_of, tensor_memory
+from astdsl.emulator.tiles import locate
+from astdsl.emulator.undefined import mark, require_defined
+
+if TYPE_CHECKING:
+    from astdsl.emulator.lanes import Lanes
+    from astdsl.emulator.machine import Machine
+    from astdsl.emulator.operands import Operands
+    from astdsl.emulator.scalars import Array
+
+_WARP = 32
+_REPEAT = re.compile(r"x\d+")
+
+
+class _Access:
+    """The shape, registers and address of one `tcgen05.ld` or `.st`."""
+
+    def __init__(self, ops: Operands, registers: Any, address: Any, split: Any, pack: str) -> None:
+        shape = next((w for w in ops.modifiers if w in TMEM_SHAPES), "")
+        repeats = [w for w in ops.modifiers if _REPEAT.fullmatch(w)]
+        ops.allow("ld", "st", "sync", "aligned", shape, pack, *repeats[:1])
+        half = split.value if isinstance(split, Immediate) else 0
+        try:
+            found = tmem_access(shape, int((repeats or ["x1"])[0][1:]), half)
+        except FormatError as error:
+            raise ops.refuse(str(error)) from None
+        self.packs = ops.has(pack)
+        # Packed accesses take two columns for each register, sixteen bits of each.
+        self.access = TmemAccess(found.lane, found.column * 2) if self.packs else found
+        elements = registers.elements if isinstance(registers, Vector) else (registers,)
+        self.places = tuple(ops.place(e) for e in elements)
+        if len(self.places) != len(found.lane):
+            raise ops.refuse(f".{shape} needs {len(found.lane)} registers here")
+        self._address = ops.address(address)
+
+    def cells(self, m: Machine, lanes: Lanes) -> tuple[Array, Array, Array]:
+        """Return block, lane and column of every register of every thread, checked."""
+        base = np.broadcast_to(self._address(m, lanes), lanes.n)
+        thread, rows = m.thread_of[lanes.sel], m.block_of[lanes.sel]
+        first_lane, first_column = base >> LANE_SHIFT, base & COLUMN_MASK
+        wrong = first_lane // _WARP != thread // _WARP % 4
+        if wrong.any():
+            at = int(np.argmax(wrong))
+            raise m.fault(
+                "E274", f"warp {int(thread[at]) // _WARP} accesses lane {int(first_lane[at])} of "
+                "tensor memory; a warp reaches only the 32 lanes of its place in its warpgroup",
+                int(lanes.index[at]),
+            )  # fmt: skip
+        inner = thread % _WARP
+        lane = first_lane + self.access.lane[:, inner]
+        column = first_column + self.access.column[:, inner]
+        ends = column.max(axis=0) + self.packs
+        for row, first, end in set(zip(rows.tolist(), first_column.tolist(), ends.tolist())):  # noqa: B905
+            where = np.array([row])
+            at = int(np.argmax(rows == row))
+            tensor_memory(m).require_allocated(
+                where, slice(first, end + 1), int(lanes.index[at]), "this access"
+            )
+        return np.broadcast_to(rows, lane.shape), lane, column
+
+
+def _checked(m: Machine, lanes: Lanes, bad: Array, where: Any, verb: str) -> None:
+    if bad.any():
+        at = int(np.argmax(bad))
+        place = tuple(int(np.broadcast_to(w, bad.shape).reshape(-1)[at]) for w in where)
+        raise m.fault(
+            "E276",
+            f"column {place[2]} of tensor memory is {verb} while "
+            + tensor_memory(m).user_text((place[0], place[1], place[2])),
+            int(lanes.index[at % lanes.n]),
+        )
+
+
+def _collective(body: Callable[[Machine, Lanes], None]) -> Control:
+    """Return a step that runs `body` on whole warps."""
+    gathering = Gathering(_WARP)
+
+    def execute(m: Machine, lanes: Lanes) -> Lanes:
+        whole = gathering.complete(m, lanes)
+        if whole.n:
+            body(m, whole)
+        return whole
+
+    return execute
+
+
+@controls("tcgen05.ld")
+def prepare_load(ops: Operands) -> Control:
+    """`tcgen05.ld.sync.aligned.shape.xN{.pack::16b}.b32 r, [taddr]{, half-split}`."""
+    split = ops.args[2] if len(ops.args) > 2 else None
+    access = _Access(ops, ops.args[0], ops.args[1], split, "pack::16b")
+    rows = register_rows(access.places)
+
+    def body(m: Machine, lanes: Lanes) -> None:
+        memory = tensor_memory(m)
+        m.in_flight.require_free(access.places, lanes)
+        block, lane, column = access.cells(m, lanes)
+        where = block, lane // GROUP_LANES, column
+        _checked(m, lanes, memory.check_load(where), where, "read")
+        values = memory.data[block, lane, column]
+        if access.packs:
+            high = memory.data[block, lane, column + 1]
+            values = values & np.uint32(0xFFFF) | high << np.uint32(16)
+        _write_registers(m, lanes, rows, values)
+        undefined = ~memory.defined[where]
+        if undefined.any() or m.undefined:
+            for place, mask in zip(access.places, undefined, strict=True):
+                mark(m, place, lanes, mask if mask.any() else None)
+        memory.loaded(where)
+
+    return _collective(body)
+
+
+def _write_registers(m: Machine, lanes: Lanes, rows: Any, values: Array) -> None:
+    bank = m.views[32, "b32"]
+    if lanes.contiguous or isinstance(rows, slice):
+        bank[rows, lanes.sel] = values
+    else:
+        bank[rows[:, None], lanes.index] = values
+
+
+@controls("tcgen05.st")
+def prepare_store(ops: Operands) -> Control:
+    """`tcgen05.st.sync.aligned.shape.xN{.unpack::16b}.b32 [taddr]{, half-split}, r`."""
+    split = ops.args[1] if len(ops.args) > 2 else None
+    registers = ops.args[-1]
+    elements = registers.elements if isinstance(registers, Vector) else (registers,)
+    reads = [ops.source(element, "b32") for element in elements]
+    access = _Access(ops, registers, ops.args[0], split, "unpack::16b")
+
+    def body(m: Machine, lanes: Lanes) -> None:
+        memory = tensor_memory(m)
+        m.in_flight.require_free(access.places, lanes)
+        require_defined(m, lanes, access.places, "a value stored to tensor memory")
+        block, lane, column = access.cells(m, lanes)
+        where = block, lane // GROUP_LANES, column
+        _checked(m, lanes, memory.check_store(where), where, "written")
+        values = np.stack([np.broadcast_to(read(m, lanes), lanes.n) for read in reads])
+        if access.packs:
+            memory.data[block, lane, column] = values & np.uint32(0xFFFF)
+            memory.data[block, lane, column + 1] = values >> np.uint32(16)
+            memory.stored((block, lane // GROUP_LANES, column + 1))
+        else:
+            memory.data[block, lane, column] = values
+        memory.stored(where)
+
+    return _collective(body)
+
+
+@executes("tcgen05.wait::ld")
+def prepare_wait_load(ops: Operands) -> Execute:
+    """`tcgen05.wait::ld.sync.aligned`: the warp's loads are done."""
+    ops.allow("wait::ld", "sync", "aligned")
+
+    def execute(m: Machine, lanes: Lanes) -> None:
+        warps = m.thread_of[lanes.sel] // _WARP
+        tensor_memory(m).wait_loads(m.block_of[lanes.sel], warps)
+
+    return execute
+
+
+@executes("tcgen05.wait::st")
+def prepare_wait_store(ops: Operands) -> Execute:
+    """`tcgen05.wait::st.sync.aligned`: the warp's stores are done."""
+    ops.allow("wait::st", "sync", "aligned")
+
+    def execute(m: Machine, lanes: Lanes) -> None:
+        warps = m.thread_of[lanes.sel] // _WARP
+        tensor_memory(m).wait_stores(m.block_of[lanes.sel], warps)
+
+    return execute
+
+
+# Shape and multicast -> (rows, bytes of a row, first lanes of each copy of each 32 rows).
+_COPIES = {
+    ("128x256b", ""): (128, 32, ((0,), (32,), (64,), (96,))),
+    ("128x128b", ""): (128, 16, ((0,), (32,), (64,), (96,))),
+    ("64x128b", "warpx2::02_13"): (64, 16, ((0, 64), (32, 96))),
+    ("64x128b", "warpx2::01_23"): (64, 16, ((0, 32), (64, 96))),
+    ("32x128b", "warpx4"): (32, 16, ((0, 32, 64, 96),)),
+}
+
+
+@executes("tcgen05.cp")
+def prepare_copy(ops: Operands) -> Execute:
+    """`tcgen05.cp.cta_group::1.shape{.multicast} [taddr], descriptor`: shared to tensor memory."""
+    shape = next((w for w in ops.modifiers if w in {s for s, _ in _COPIES}), "")
+    cast = next((w for w in ops.modifiers if w.startswith("warpx")), "")
+    row = _COPIES.get((shape, cast))
+    if row is None:
+        raise ops.refuse("supported are " + ", ".join(".".join(k).strip(".") for k in _COPIES))
+    ops.allow("cp", "cta_group::1", shape, cast)
+    if not isinstance(ops.args[0], Address):
+        raise ops.refuse("the destination is an address of tensor memory")
+    address, descriptor = ops.address(ops.args[0]), ops.source(ops.args[1], "b64")
+    ops.sensitive += ops.reads
+    operand = OperandShape(row[0], row[1], 1)
+
+    def execute(m: Machine, lanes: Lanes) -> None:
+        addresses = np.broadcast_to(address(m, lanes), lanes.n)
+        bits = np.broadcast_to(descriptor(m, lanes), lanes.n)
+        for start in np.unique(addresses):
+            some = lanes.where(addresses == start)
+            _issue_copy(m, some, int(start), bits[addresses == start], operand, row[2])
+
+    return execute
+
+
+def _issue_copy(
+    m: Machine, lanes: Lanes, address: int, bits: Array, shape: OperandShape,
+    targets: tuple[tuple[int, ...], ...],
+) -> None:  # fmt: skip
+    memory, rows, lane = tensor_memory(m), m.block_of[lanes.sel], int(lanes.index[0])
+    try:
+        source = locate(m, bits, decode_tcgen05_descriptor, shape)
+    except FormatError as error:
+        raise m.fault("E281", str(error), lane) from None
+    first, n_columns = address & COLUMN_MASK, shape.depth // 4
+    columns = slice(first, first + n_columns)
+    tile = TensorTile(np.arange(128), columns)
+    memory.require_allocated(rows, columns, lane, "tcgen05.cp")
+    index = source.index(m, rows)
+
+    def perform() -> None:
+        raw = np.ascontiguousarray(m.memory.shared.data.view(np.complex128)[index])
+        cells = raw.view(np.uint32).reshape(len(rows), -1, 32, n_columns)
+        for part, lanes_of_part in enumerate(targets):
+            for start in lanes_of_part:
+                memory.data[rows, start : start + 32, columns] = cells[:, part]
+        memory.end(operation)
+        if m.guard is not None:
+            m.guard.end(operation)
+
+    line = m.program.instructions[m.pc].ptx_line
+    operation = Operation(perform, "tcgen05.cp", line, ORDER, blocks=rows)
+    if m.guard is not None:
+        m.guard.begin_read(operation, lanes, index)
+    memory.begin(operation, cells_of(rows, tile), writes=True, lane=lane)
+    m.asynchronous.issue(operation)

@@ -1,0 +1,178 @@
+"""Tensor memory of all blocks: 128 lanes x 512 columns of 32-bit cells, allocated by columns.
+
+Invariant: only allocated columns are accessed; cells that a product in flight writes or reads, and
+those of loads and stores not yet waited for, are known by column and group of 16 lanes.  Registers
+that a load fills may be used at once: their true dependence is honoured, as compilers rely on.
+Source: PTX ISA 9.7.16.1 "Tensor Memory", 9.7.16.7 "Allocation", 9.7.16.6 "Memory consistency".
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from astdsl.emulator.formats.fragments import TMEM_COLUMNS, TMEM_LANES
+
+if TYPE_CHECKING:
+    from astdsl.emulator.asynchronous import Operation
+    from astdsl.emulator.lanes import Lanes
+    from astdsl.emulator.machine import Machine
+    from astdsl.emulator.scalars import Array, BoolArray
+
+__all__ = ["Cells", "TensorMemory"]
+
+LANE_SHIFT = 16
+COLUMN_MASK = 0xFFFF
+GROUP_LANES = 16
+N_GROUPS = TMEM_LANES // GROUP_LANES
+_POISON = 0x7FC0DEAD
+
+# A rectangle of tensor memory: blocks, groups of 16 lanes, columns [first, end).
+Cells = tuple["Array", "Array", slice]
+
+
+class TensorMemory:
+    """The cells of a machine's blocks, their allocation and the hazards on them."""
+
+    def __init__(self, m: Machine) -> None:
+        n = m.n_blocks
+        self._m = m
+        self.data = np.full((n, TMEM_LANES, TMEM_COLUMNS), _POISON, np.uint32)
+        self.allocated = np.zeros((n, TMEM_COLUMNS), np.bool_)
+        self.sizes: list[dict[int, int]] = [{} for _ in range(n)]
+        self.may_allocate = np.ones(n, np.bool_)
+        shape = n, N_GROUPS, TMEM_COLUMNS
+        self.defined = np.zeros(shape, np.bool_)
+        self._writing = np.zeros(shape, np.uint8)
+        self._reading = np.zeros(shape, np.uint8)
+        self._unwaited = np.zeros(shape, np.bool_)
+        self._loading = np.zeros(shape, np.bool_)
+        self._users: list[tuple[Operation, Cells, bool]] = []
+        m.exit_checks.append(self._check_freed)
+
+    # Allocation.
+
+    def find_free(self, row: int, columns: int) -> int | None:
+        """Return the first aligned run of free columns of a block, None when there is none."""
+        free = ~self.allocated[row].reshape(-1, columns).any(axis=1)
+        return int(np.argmax(free)) * columns if free.any() else None
+
+    def allocate(self, row: int, first: int, columns: int) -> None:
+        """Give columns to a block; their contents are undefined."""
+        self.allocated[row, first : first + columns] = True
+        self.defined[row, :, first : first + columns] = False
+        self.data[row, :, first : first + columns] = _POISON
+        self.sizes[row][first] = columns
+
+    def free(self, row: int, first: int, columns: int, lane: int) -> None:
+        """Take columns back, which must be exactly what was allocated."""
+        if self.sizes[row].get(first) != columns:
+            raise self._m.fault(
+                "E273", f"tcgen05.dealloc of columns {first}..{first + columns - 1}, which are no "
+                f"allocation of this block; it has {self.sizes[row]}", lane,
+            )  # fmt: skip
+        where = row, slice(None), slice(first, first + columns)
+        if self._writing[where].any() or self._reading[where].any():
+            raise self._m.fault("E276", "tensor memory is freed while tcgen05.mma uses it", lane)
+        self.allocated[row, first : first + columns] = False
+        del self.sizes[row][first]
+
+    def _check_freed(self, rows: Array, lanes: Lanes) -> None:
+        for row in rows:
+            if self.sizes[row]:
+                lane = int(lanes.index[np.argmax(self._m.block_of[lanes.sel] == row)])
+                sizes = ", ".join(f"{n} columns from {c}" for c, n in self.sizes[row].items())
+                raise self._m.fault(
+                    "E272", f"the block ends without freeing its tensor memory: {sizes}", lane,
+                    help="execute tcgen05.dealloc before the end",
+                )  # fmt: skip
+
+    def require_allocated(self, rows: Array, columns: slice, lane: int, what: str) -> None:
+        """Fault if a block uses columns that it has not allocated."""
+        whole = columns.stop <= TMEM_COLUMNS and self.allocated[rows, columns].all()
+        if not whole:
+            raise self._m.fault(
+                "E270", f"{what} uses columns {columns.start}..{columns.stop - 1} of tensor memory,"
+                " which the block has not allocated", lane,
+            )  # fmt: skip
+
+    # Accesses of products and copies, which are asynchronous.
+
+    def begin(self, operation: Operation, cells: Cells, *, writes: bool, lane: int) -> None:
+        """Put cells in flight: an operation reads or writes them until `end`."""
+        if self._at(self._unwaited, cells).any():
+            raise self._m.fault(
+                "E275", f"the {operation.what} uses tensor memory that tcgen05.st has written "
+                "without tcgen05.wait::st", lane,
+            )  # fmt: skip
+        if writes and self._at(self._loading, cells).any():
+            raise self._m.fault(
+                "E275", f"the {operation.what} overwrites tensor memory that tcgen05.ld reads "
+                "without tcgen05.wait::ld", lane,
+            )  # fmt: skip
+        counts = self._writing if writes else self._reading
+        counts[self._index(cells)] += 1
+        self._users.append((operation, cells, writes))
+
+    def end(self, operation: Operation) -> None:
+        """End all accesses of an operation; what it wrote is defined."""
+        mine = [user for user in self._users if user[0] is operation]
+        self._users = [user for user in self._users if user[0] is not operation]
+        for _, cells, writes in mine:
+            counts = self._writing if writes else self._reading
+            counts[self._index(cells)] -= 1
+            if writes:
+                self.defined[self._index(cells)] = True
+
+    def is_defined(self, cells: Cells) -> bool:
+        """Say whether all cells have been written, or will be by products in flight before."""
+        return bool((self._at(self.defined, cells) | (self._at(self._writing, cells) > 0)).all())
+
+    # Accesses of loads and stores, which warps execute: one (row, group, column) an element.
+
+    def check_load(self, where: tuple[Array, Array, Array]) -> BoolArray:
+        """Return which elements a load may not read: a product writes them, or a store has."""
+        bad: BoolArray = (self._writing[where] > 0) | self._unwaited[where]
+        return bad
+
+    def check_store(self, where: tuple[Array, Array, Array]) -> BoolArray:
+        """Return which elements a store may not write: a product uses them."""
+        bad: BoolArray = (self._writing[where] > 0) | (self._reading[where] > 0)
+        return bad
+
+    def stored(self, where: tuple[Array, Array, Array]) -> None:
+        """Note a store that no wait has covered."""
+        self._unwaited[where] = True
+        self.defined[where] = True
+
+    def wait_stores(self, rows: Array, warps: Array) -> None:
+        """Run tcgen05.wait::st of warps, which access the 32 lanes of their place in four."""
+        for half in (0, 1):
+            self._unwaited[rows, 2 * (warps % 4) + half] = False
+
+    def wait_loads(self, rows: Array, warps: Array) -> None:
+        """Run tcgen05.wait::ld of warps."""
+        for half in (0, 1):
+            self._loading[rows, 2 * (warps % 4) + half] = False
+
+    def loaded(self, where: tuple[Array, Array, Array]) -> None:
+        """Note a load that no wait has covered."""
+        self._loading[where] = True
+
+    def user_text(self, place: tuple[int, int, int]) -> str:
+        """Return which operation in flight uses a cell, for reports."""
+        for operation, cells, _ in self._users:
+            rows, groups, columns = cells
+            inside = columns.start <= place[2] < columns.stop
+            if inside and place[0] in rows and place[1] in groups:
+                return f"{operation.what} (PTX line {operation.ptx_line}) is in flight"
+        return "tcgen05.st has not been waited for with tcgen05.wait::st"
+
+    def _index(self, cells: Cells) -> tuple[Array, Array, slice]:
+        rows, groups, columns = cells
+        return rows[:, None], groups[None, :], columns
+
+    def _at(self, array: Array, cells: Cells) -> Array:
+        values: Array = array[self._index(cells)]
+        return values

@@ -1,0 +1,327 @@
+"""Tests of tensor memory and its products, by kernels of one warpgroup, against NumPy."""
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from astdsl.emulator import DeviceFault, run
+from astdsl.emulator.formats.descriptors import MatrixDescriptor, encode_tcgen05_descriptor
+from astdsl.emulator.formats.fragments import accumulator_lanes, tmem_access
+from astdsl.emulator.formats.instruction import MMA_KINDS, InstructionDescriptor
+from astdsl.emulator.formats.swizzle import Swizzle
+from tests.emulator.asm import kernel, wait
+from tests.emulator.test_wgmma import descriptor_of, place, random_tile
+
+COMPLETIONS = ["late", "early", 5]
+BF16 = ml_dtypes.bfloat16
+IMAGE_BYTES = 32768
+# Copies an image to shared memory, makes the barrier behind it and allocates 64 columns.
+BEGIN = f"""
+  mov.u32 %r0, %tid.x;
+  setp.eq.u32 %p0, %r0, 0;
+  setp.lt.u32 %p7, %r0, 32;
+  mov.u32 %r1, smem;
+  add.u32 %r2, %r1, {IMAGE_BYTES};
+  ld.param.u64 %d0, [a0];
+  ld.param.u64 %d1, [a1];
+  shl.b32 %r3, %r0, 4;
+FILL:
+  cvt.u64.u32 %d3, %r3;
+  add.u64 %d4, %d0, %d3;
+  add.u32 %r5, %r1, %r3;
+  ld.global.v4.u32 {{%r6, %r7, %r8, %r9}}, [%d4];
+  st.shared.v4.u32 [%r5], {{%r6, %r7, %r8, %r9}};
+  add.u32 %r3, %r3, 2048;
+  setp.lt.u32 %p1, %r3, {IMAGE_BYTES};
+  @%p1 bra FILL;
+  @%p0 mbarrier.init.shared::cta.b64 [%r2], 1;
+  @%p7 tcgen05.alloc.cta_group::1.sync.aligned.shared::cta.b32 [%r2 + 8], 64;
+  @%p7 tcgen05.relinquish_alloc_permit.cta_group::1.sync.aligned;
+  fence.proxy.async.shared::cta;
+  bar.sync 0;
+  ld.shared.u32 %r10, [%r2 + 8];
+  and.b32 %r11, %r0, 96;
+  shl.b32 %r11, %r11, 16;
+  add.u32 %r12, %r10, %r11;
+"""
+END = """
+  bar.sync 0;
+  @%p7 tcgen05.dealloc.cta_group::1.sync.aligned.b32 %r10, 64;
+"""
+COMMIT = "@%p0 tcgen05.commit.cta_group::1.mbarrier::arrive::one.shared::cluster.b64 [%r2];"
+AFTER = "tcgen05.fence::after_thread_sync;"
+
+
+def registers(n):
+    return [f"%r{200 + i}" for i in range(n)]
+
+
+def load(n, shape="32x32b", repeat=None, suffix="", tail="", waited=True):
+    """Return code that loads n registers from the warp's lanes and stores them to the output."""
+    names = registers(n)
+    opcode = f"tcgen05.ld.sync.aligned.{shape}.x{repeat or n}{suffix}.b32"
+    lines = [
+        f"{opcode} {{{', '.join(names)}}}, [%r12]{tail};",
+        "tcgen05.wait::ld.sync.aligned;" if waited else "",
+        f"mul.lo.u32 %r4, %r0, {4 * n}; cvt.u64.u32 %d5, %r4; add.u64 %d5, %d1, %d5;",
+    ]
+    lines += [f"st.global.b32 [%d5 + {4 * i}], {name};" for i, name in enumerate(names)]
+    return "\n".join(lines)
+
+
+def launch(body, image=None, n=32, completion="late", end=END):
+    data = np.zeros(IMAGE_BYTES, np.uint8) if image is None else image
+    out = np.zeros((128, n), np.uint32)
+    ptx = kernel(
+        BEGIN + body + end, ["u64", "u64"], target="sm_100a", shared_bytes=IMAGE_BYTES + 16
+    )
+    run(ptx, "k", (1,), (128,), [data, out], completion=completion)
+    return out
+
+
+def fault(code, body, **more):
+    with pytest.raises(DeviceFault) as caught:
+        launch(body, **more)
+    assert caught.value.code == code, str(caught.value)
+    return str(caught.value)
+
+
+def product(bits, kind, steps=1, keep=0, a="%d10", tail=""):
+    """Return code in which thread 0 issues products and everyone waits for their commit."""
+    lines = [f"mov.u32 %r13, {bits};", f"setp.ne.u32 %p5, 0, {keep};", "setp.eq.u32 %p6, 0, 0;"]
+    for step in range(steps):
+        guard = "%p5" if step == 0 else "%p6"
+        lines.append(
+            f"@%p0 tcgen05.mma.cta_group::1.kind::{kind} [%r10], {a}, %d11, %r13, {guard}{tail};"
+        )
+    return "\n".join(lines)
+
+
+def finished(code):
+    return code + COMMIT + wait("%r2", 0) + AFTER
+
+
+def operands(a, b, transposes=(False, False), mode=Swizzle.B32):
+    image = np.zeros(IMAGE_BYTES, np.uint8)
+    bits = []
+    for start, tile, transposed in ((0, a, transposes[0]), (16384, b, transposes[1])):
+        descriptor = descriptor_of(start, tile, mode, transposed)
+        place(image, start, tile, descriptor, transposed)
+        bits.append(encode_tcgen05_descriptor(descriptor))
+    return image, "mov.b64 %d10, {}; mov.b64 %d11, {};".format(*bits)
+
+
+KINDS = [
+    ("f16", "f16", "f16", "f32"), ("f16", "bf16", "bf16", "f32"), ("f16", "f16", "f16", "f16"),
+    ("tf32", "tf32", "tf32", "f32"), ("f8f6f4", "e4m3", "e5m2", "f32"), ("i8", "s8", "u8", "s32"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("completion", COMPLETIONS)
+@pytest.mark.parametrize("m", [64, 128])
+@pytest.mark.parametrize(("kind", "a_type", "b_type", "d_type"), KINDS)
+def test_every_kind_is_multiplied_exactly(kind, a_type, b_type, d_type, m, completion):
+    k = MMA_KINDS[kind].depth
+    a, b = random_tile(m, k, a_type), random_tile(32, k, b_type)
+    bits = InstructionDescriptor(m, 32, a_type, b_type, d_type).encode(MMA_KINDS[kind])
+    image, code = operands(a, b)
+    code = finished(code + product(bits, kind))
+    if m == 64:
+        code += ready_lanes(32)
+    out = launch(code + load(32), image, 32, completion)
+    expected = a.astype(np.float64) @ b.astype(np.float64).T
+    dtype = {"f32": np.float32, "f16": np.float16, "s32": np.int32}[d_type]
+    cells = out[accumulator_lanes(m, 0)]
+    got = cells.astype(np.uint16).view(np.float16) if d_type == "f16" else cells.view(dtype)
+    assert np.array_equal(got, expected.astype(dtype))
+
+
+def ready_lanes(n):
+    """Return code that fills the lanes that M = 64 leaves unwritten, so that loads are defined."""
+    zeros = ", ".join(["%r20"] * n)
+    return f"""mov.u32 %r20, 0; add.u32 %r21, %r12, 0x100000;
+  tcgen05.st.sync.aligned.16x32bx2.x{n}.b32 [%r21], {n}, {{{zeros}}};
+  tcgen05.wait::st.sync.aligned;
+"""
+
+
+@pytest.mark.parametrize("transposes", [(True, False), (False, True), (True, True)])
+@pytest.mark.parametrize("mode", [Swizzle.NONE, Swizzle.B32, Swizzle.B128])
+def test_operands_may_be_transposed(transposes, mode):
+    a, b = random_tile(128, 16, "f16"), random_tile(64, 16, "f16")
+    fields = InstructionDescriptor(128, 64, "f16", "f16", "f32", *transposes)
+    image, code = operands(a, b, transposes, mode)
+    code = finished(code + product(fields.encode(MMA_KINDS["f16"]), "f16"))
+    out = launch(code + load(64), image, 64).view(np.float32)
+    assert np.array_equal(out, a.astype(np.float32) @ b.astype(np.float32).T)
+
+
+BITS = InstructionDescriptor(128, 32, "f16", "f16", "f32").encode(MMA_KINDS["f16"])
+
+
+def tiles():
+    a, b = random_tile(128, 16, "f16"), random_tile(32, 16, "f16")
+    return *operands(a, b), a.astype(np.float32) @ b.astype(np.float32).T
+
+
+@pytest.mark.parametrize("completion", COMPLETIONS)
+def test_products_add_up(completion):
+    image, code, once = tiles()
+    code = finished(code + product(BITS, "f16", steps=3))
+    out = launch(code + load(32), image, 32, completion)
+    assert np.array_equal(out.view(np.float32), 3 * once)
+
+
+def test_the_accumulator_may_be_scaled_down_first():
+    image, code, once = tiles()
+    code = finished(code + product(BITS, "f16", steps=2, tail=", 1"))
+    assert np.array_equal(launch(code + load(32), image, 32).view(np.float32), 1.5 * once)
+
+
+def test_negated_operands_negate_the_product():
+    image, code, once = tiles()
+    fields = InstructionDescriptor(128, 32, "f16", "f16", "f32", negate_a=True)
+    code = finished(code + product(fields.encode(MMA_KINDS["f16"]), "f16"))
+    assert np.array_equal(launch(code + load(32), image, 32).view(np.float32), -once)
+
+
+def store(n, value="%r0", waited="tcgen05.wait::st.sync.aligned;"):
+    values = ", ".join([value] * n)
+    return f"tcgen05.st.sync.aligned.32x32b.x{n}.b32 [%r12], {{{values}}};{waited}"
+
+
+def test_a_may_lie_in_tensor_memory():
+    b = random_tile(32, 16, "f16")
+    image, code = operands(random_tile(128, 16, "f16"), b)
+    # Every row of A is 1 throughout: two halves of 1.0 in each cell, in columns 32 to 39.
+    code += "mov.u32 %r20, 0x3C003C00; add.u32 %r14, %r10, 32; add.u32 %r12, %r12, 32;"
+    code += store(8, "%r20") + "bar.sync 0; sub.u32 %r12, %r12, 32;"
+    out = launch(finished(code + product(BITS, "f16", a="[%r14]")) + load(32), image, 32)
+    sums = np.tile(b.astype(np.float32).sum(axis=1), (128, 1))
+    assert np.array_equal(out.view(np.float32), sums)
+
+
+@pytest.mark.parametrize(
+    ("shape", "repeat", "n"),
+    [("32x32b", 8, 8), ("16x64b", 8, 8), ("16x128b", 4, 8), ("16x256b", 2, 8), ("16x32bx2", 4, 4)],
+)
+def test_loads_follow_the_fragment_of_their_shape(shape, repeat, n):
+    fill = "\n".join(f"mad.lo.u32 %r{200 + i}, %r0, 64, {i};" for i in range(16))
+    code = f"""{fill}
+  tcgen05.st.sync.aligned.32x32b.x16.b32 [%r12], {{{", ".join(registers(16))}}};
+  tcgen05.wait::st.sync.aligned;
+"""
+    tail = ", 4" if shape == "16x32bx2" else ""
+    out = launch(code + load(n, shape, repeat, tail=tail), n=n)
+    access = tmem_access(shape, repeat, 4)
+    cells = np.arange(128)[:, None] * 64 + np.arange(16)[None, :]
+    for thread in range(128):
+        lane = 32 * (thread // 32) + access.lane[:, thread % 32]
+        assert np.array_equal(out[thread], cells[lane, access.column[:, thread % 32]])
+
+
+def test_packed_accesses_move_sixteen_bits_of_two_columns():
+    code = """mov.u32 %r200, 0x00020001; mov.u32 %r201, 0x00040003;
+  tcgen05.st.sync.aligned.32x32b.x2.unpack::16b.b32 [%r12], {%r200, %r201};
+  tcgen05.wait::st.sync.aligned;
+"""
+    assert launch(code + load(4), n=4)[0].tolist() == [1, 2, 3, 4]
+    packed = launch(code + load(2, suffix=".pack::16b"), n=2)
+    assert packed[9].tolist() == [0x00020001, 0x00040003]
+
+
+@pytest.mark.parametrize("completion", COMPLETIONS)
+def test_copies_bring_rows_to_every_quarter(completion):
+    rows = np.arange(32 * 4, dtype=np.uint32).reshape(32, 4)
+    image = np.zeros(IMAGE_BYTES, np.uint8)
+    image[:512] = rows.view(np.uint8).reshape(-1)
+    bits = encode_tcgen05_descriptor(MatrixDescriptor(0, 16, 128, Swizzle.NONE))
+    code = f"mov.b64 %d10, {bits}; @%p0 tcgen05.cp.cta_group::1.32x128b.warpx4 [%r10], %d10;"
+    out = launch(finished(code) + load(4), image, 4, completion)
+    assert np.array_equal(out, np.tile(rows, (4, 1)))
+
+
+# Faults.
+
+
+def test_tensor_memory_that_is_not_freed_is_reported():
+    text = fault("E272", "", end="")
+    assert "64 columns from 0" in text
+
+
+def test_tensor_memory_beyond_the_allocation_is_a_fault():
+    text = fault("E270", "add.u32 %r12, %r12, 33;" + load(32))
+    assert "columns 33..64" in text
+
+
+def test_freeing_what_was_not_allocated_is_a_fault():
+    fault("E273", "", end=END.replace("%r10, 64", "%r10, 32"))
+
+
+def test_a_warp_reaches_only_its_own_lanes():
+    text = fault("E274", "mov.u32 %r12, %r10;" + store(4))
+    assert "warp 1 accesses lane 0" in text
+
+
+def test_allocating_after_giving_up_the_permit_is_a_fault():
+    again = "@%p7 tcgen05.alloc.cta_group::1.sync.aligned.shared::cta.b32 [%r2 + 12], 32;"
+    fault("E271", again)
+
+
+def test_an_allocation_that_never_fits_is_a_deadlock():
+    body = BEGIN.replace("[%r2 + 8], 64;", "[%r2 + 8], 64;@%p7 tcgen05.alloc.cta_group::1.sync."
+                         "aligned.shared::cta.b32 [%r2 + 12], 512;")  # fmt: skip
+    ptx = kernel(body + END, ["u64", "u64"], target="sm_100a", shared_bytes=IMAGE_BYTES + 16)
+    with pytest.raises(DeviceFault, match="waits for 512 free columns"):
+        run(ptx, "k", (1,), (128,), [np.zeros(IMAGE_BYTES, np.uint8), np.zeros(4, np.uint32)])
+
+
+def test_overwriting_what_a_load_reads_without_the_wait_is_a_fault():
+    image, code, _ = tiles()
+    code += "mov.u32 %r20, 0;" + store(4, "%r20") + load(4, waited=False) + "bar.sync 0;"
+    text = fault("E275", code + product(BITS, "f16"), image=image)
+    assert "tcgen05.wait::ld" in text
+
+
+def test_loading_a_product_in_flight_is_a_fault():
+    image, code, _ = tiles()
+    text = fault("E276", code + product(BITS, "f16") + load(32), image=image)
+    assert "tcgen05.mma m128n32" in text
+
+
+def test_loading_a_store_without_the_wait_is_a_fault():
+    fault("E276", store(4, waited="") + load(4))
+
+
+def test_a_product_on_a_store_without_the_wait_is_a_fault():
+    image, code, _ = tiles()
+    code += "mov.u32 %r20, 0;" + store(32, "%r20", waited="") + "bar.sync 0;"
+    fault("E275", code + product(BITS, "f16", keep=1), image=image)
+
+
+def test_adding_to_what_nothing_has_written_is_a_fault():
+    image, code, _ = tiles()
+    fault("E231", code + product(BITS, "f16", keep=1), image=image)
+
+
+def test_overwriting_an_operand_of_a_product_in_flight_is_a_fault():
+    image, code, _ = tiles()
+    fault("E250", code + product(BITS, "f16") + "st.shared.u32 [%r1], %r0;", image=image)
+
+
+def test_ending_with_a_product_in_flight_is_a_fault():
+    image, code, _ = tiles()
+    fault("E276", code + product(BITS, "f16"), image=image)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("kind::f16", "kind::mxf8f6f4.block_scale"), ("cta_group::1.kind", "cta_group::2.kind"),
+        ("mma.cta", "mma.ws.cta"), ("mma.cta", "mma.sp.cta"),
+        ("%r13, %p5", "%r13, {%r20, %r21, %r22, %r23}, %p5"),
+    ],
+)  # fmt: skip
+def test_what_is_not_modelled_is_refused_before_the_run(old, new):
+    image, code, _ = tiles()
+    fault("E201", (code + product(BITS, "f16")).replace(old, new), image=image)
