@@ -7,21 +7,18 @@ from __future__ import annotations
 
 import builtins
 import functools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from types import BuiltinFunctionType, FunctionType, MethodType
 from typing import Any
 
 from astdsl.errors import UnsupportedFeature, UnsupportedSyntax
 from astdsl.frontend.library import is_library, module_of
 from astdsl.frontend.session import Session
-from astdsl.ir.dtypes import boolean, f32, i32
-from astdsl.lang.arith import maximum, minimum
-from astdsl.lang.elementwise import cast
+from astdsl.lang.builtins import MEANINGS
 from astdsl.lang.leaves import children
-from astdsl.lang.loops import kernel_range
 from astdsl.lang.names import require_usable
 from astdsl.lang.tracing import fault
-from astdsl.lang.values import Tile, refuse_library_function
+from astdsl.lang.values import refuse_library_function
 
 # How deep kernel values are looked for in containers and objects.
 DEPTH = 6
@@ -30,12 +27,12 @@ MATH = frozenset({"math", "cmath", "numpy", "statistics"})
 
 def call(session: Session, function: Any, /, *args: Any, **kwargs: Any) -> Any:
     """Call `function` from the kernel's text."""
-    for value in (function, *args):
+    for value in (function, *args, *kwargs.values()):
         require_usable(value)
     kernel = any(holds_kernel_value(x) for x in (*args, *kwargs.values()))
-    meaning = BUILTINS.get(function) if _is_hashed(function) else None
-    if meaning is not None and (kernel or function in ALWAYS):
-        return meaning(*args, **kwargs)
+    if type(function) in (type, BuiltinFunctionType):
+        meaning = OF_THE_CALLER.get(function) or (MEANINGS.get(function) if kernel else None)
+        function = meaning or function
     if kernel and module_of(function).partition(".")[0] in MATH:
         name = getattr(function, "__name__", "function")
         library = "np" if module_of(function).startswith("numpy") else module_of(function)
@@ -46,10 +43,6 @@ def call(session: Session, function: Any, /, *args: Any, **kwargs: Any) -> Any:
 def plainly(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Call as Python does; a traceback that ends in this frame is the callee's own failure."""
     return function(*args, **kwargs)
-
-
-def _is_hashed(function: object) -> bool:
-    return isinstance(function, type | BuiltinFunctionType)
 
 
 def holds_kernel_value(value: object, depth: int = DEPTH) -> bool:
@@ -109,13 +102,23 @@ def _partial(session: Session, function: functools.partial[Any], kernel: bool) -
 
 
 def _class(session: Session, kind: type, kernel: bool) -> Any:
-    """A class whose `__init__` is Python text gets it rewritten for this call."""
-    del session, kernel
-    return kind
+    """Return a class, or what makes an instance by its `__init__` rewritten, if that is text."""
+    init = kind.__init__  # type: ignore[misc]
+    is_plain = kind.__new__ is object.__new__ and type(init) is FunctionType
+    if not kernel or not is_plain or is_library(init) or init.__code__.co_filename == "<string>":
+        return kind
+    made = session.rewritten(init)
+
+    def construct(*args: Any, **kwargs: Any) -> Any:
+        instance = kind.__new__(kind)
+        made(instance, *args, **kwargs)
+        return instance
+
+    return construct
 
 
 def _object(session: Session, value: Any, kernel: bool) -> Any:
-    """An object with a `__call__` of the user's."""
+    """Return an object, or its `__call__` rewritten, if the user wrote it."""
     kind = type(value)
     if kind.__module__ == "astdsl.kernel":
         raise fault(
@@ -138,64 +141,6 @@ CALLEES: dict[type, Callable[[Session, Any, bool], Any]] = {
 }
 
 
-def _extreme(
-    pick: Callable[[Any, Any], Any], reduction: str, plain: Callable[..., Any]
-) -> Callable[..., Any]:
-    def meaning(*args: Any, **kwargs: Any) -> Any:
-        if len(args) == 1 and isinstance(args[0], Tile):
-            return getattr(args[0], reduction)(**kwargs)
-        if kwargs:
-            raise fault(
-                UnsupportedSyntax,
-                f"`{reduction}` of kernel values takes no {', '.join(kwargs)}",
-                help="compare in the kernel: `where(condition, x, y)` chooses",
-            )
-        items = list(args[0]) if len(args) == 1 else list(args)
-        return functools.reduce(pick, items) if items else plain(items)
-
-    return meaning
-
-
-def _sum(items: Any, /, *args: Any, **kwargs: Any) -> Any:
-    return items.sum(*args, **kwargs) if isinstance(items, Tile) else sum(items, *args, **kwargs)
-
-
-def _any(items: Any, /, **kwargs: Any) -> Any:
-    return items.any(**kwargs) if isinstance(items, Tile) else _fold(items, lambda x, y: x | y)
-
-
-def _all(items: Any, /, **kwargs: Any) -> Any:
-    return items.all(**kwargs) if isinstance(items, Tile) else _fold(items, lambda x, y: x & y)
-
-
-def _fold(items: Iterable[Any], combine: Callable[[Any, Any], Any]) -> Any:
-    return functools.reduce(combine, [x != 0 if isinstance(x, Tile) else bool(x) for x in items])
-
-
-def _converter(kind: type, wanted: Any) -> Callable[..., Any]:
-    def meaning(*args: Any) -> Any:
-        if len(args) != 1 or not isinstance(args[0], Tile):
-            return kind(*args)
-        tile = args[0]
-        is_already = tile.weak and tile.dtype.is_integer and kind is int
-        return tile if is_already else cast(tile, wanted, f"`{kind.__name__}`")
-
-    return meaning
-
-
-def _print(*values: Any, **options: Any) -> None:
-    del values, options
-    raise fault(
-        UnsupportedFeature,
-        "`print` of kernel values does not work in this version",
-        help="store the value in an `Out` and print that; `print(x.shape)` prints while tracing",
-    )
-
-
-def _range(*numbers: Any) -> Any:
-    return kernel_range(*numbers) if any(isinstance(n, Tile) for n in numbers) else range(*numbers)
-
-
 def _own_frame(name: str) -> Callable[..., Any]:
     def meaning(*args: Any, **kwargs: Any) -> Any:
         del args, kwargs
@@ -208,25 +153,22 @@ def _own_frame(name: str) -> Callable[..., Any]:
     return meaning
 
 
-def _super(*args: Any) -> Any:
-    return super(*args) if args else _own_frame("super")()
+def _given(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the meaning of a builtin that looks at its caller only without arguments."""
+
+    def meaning(*args: Any) -> Any:
+        return function(*args) if args else _own_frame(function.__name__)()
+
+    return meaning
 
 
-BUILTINS: dict[Any, Callable[..., Any]] = {
-    builtins.all: _all,
-    builtins.any: _any,
-    builtins.bool: _converter(bool, boolean),
-    builtins.float: _converter(float, f32),
-    builtins.int: _converter(int, i32),
-    builtins.max: _extreme(maximum, "max", max),
-    builtins.min: _extreme(minimum, "min", min),
-    builtins.print: _print,
-    builtins.range: _range,
-    builtins.sum: _sum,
-    builtins.super: _super,
-    builtins.locals: _own_frame("locals"),
-    builtins.eval: _own_frame("eval"),
-    builtins.exec: _own_frame("exec"),
-}
 # These look at the frame that calls them, which would be ours.
-ALWAYS = frozenset({builtins.super, builtins.locals, builtins.eval, builtins.exec})
+OF_THE_CALLER: dict[Any, Callable[..., Any]] = {
+    builtins.dir: _given(dir),
+    builtins.eval: _own_frame("eval"),  # noqa: S307  (refused, not called)
+    builtins.exec: _own_frame("exec"),
+    builtins.globals: _own_frame("globals"),
+    builtins.locals: _own_frame("locals"),
+    builtins.super: _given(super),
+    builtins.vars: _given(vars),
+}

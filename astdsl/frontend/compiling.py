@@ -33,7 +33,7 @@ def compile_function(
     `free_names` are those that the function may close over. The node is not changed.
     """
     inner = undressed(node)
-    names = [ast.Name(n, ast.Store()) for n in free_names]
+    names: list[ast.expr] = [ast.Name(n, ast.Store()) for n in free_names]
     body: list[ast.stmt] = [ast.Assign(names, ast.Constant(None))] if names else []
     kept = ast.Expr(inner) if isinstance(inner, ast.Lambda) else inner
     outer: ast.stmt = ast.FunctionDef(OUTER, _no_arguments(), [*body, kept], [], **_no_types())

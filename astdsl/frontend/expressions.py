@@ -25,13 +25,13 @@ class ExpressionRewriter(ast.NodeTransformer):
         self.temporary = temporary
         self._iterables = 0
 
-    def visit_Call(self, node: ast.Call) -> ast.expr:  # noqa: N802  (ast's name)
+    def visit_Call(self, node: ast.Call) -> ast.expr:
         """`f(x)`: what is called may be a helper to rewrite, or a builtin with a kernel meaning."""
         where = place(node)
         self.generic_visit(node)
         return at(where, ast.Call(load("__call__"), [node.func, *node.args], node.keywords))
 
-    def visit_BoolOp(self, node: ast.BoolOp) -> ast.expr:  # noqa: N802
+    def visit_BoolOp(self, node: ast.BoolOp) -> ast.expr:
         """`and`, `or`: the next operand is evaluated if the first is a kernel value, or asks it."""
         self.generic_visit(node)
         if self._iterables:
@@ -52,26 +52,26 @@ class ExpressionRewriter(ast.NodeTransformer):
         both = call(hooks[1], load(name), right)
         return at(place(node), ast.IfExp(asked, both, load(name)))
 
-    def visit_UnaryOp(self, node: ast.UnaryOp) -> ast.expr:  # noqa: N802
+    def visit_UnaryOp(self, node: ast.UnaryOp) -> ast.expr:
         """`not x`."""
         self.generic_visit(node)
         if not isinstance(node.op, ast.Not):
             return node
         return at(place(node), call("__not__", node.operand))
 
-    def visit_IfExp(self, node: ast.IfExp) -> ast.expr:  # noqa: N802
+    def visit_IfExp(self, node: ast.IfExp) -> ast.expr:
         """`x if c else y`: of a kernel condition both sides are evaluated, each in its region."""
         self.generic_visit(node)
         if self._iterables:
             return node
         name = self.temporary()
         condition = call("__choose__", node.test)
-        first = ast.IfExp(call("__then__", walrus(name, condition)), node.body, constant(None))
+        first = ast.IfExp(call("__then__", load(name)), node.body, constant(None))
         second = ast.IfExp(call("__else__", load(name)), node.orelse, constant(None))
-        return at(place(node), call("__chosen__", load(name), first, second))
+        return at(place(node), call("__chosen__", walrus(name, condition), first, second))
 
-    def visit_Compare(self, node: ast.Compare) -> ast.expr:  # noqa: N802
-        """`a < b < c` is `a < b and b < c`; `in` asks the hook; one comparison stays."""
+    def visit_Compare(self, node: ast.Compare) -> ast.expr:
+        """Rewrite `a < b < c` to `a < b and b < c`; `in` asks the hook; one comparison stays."""
         self.generic_visit(node)
         if len(node.ops) == 1:
             return self._comparison(node, node.left, node.ops[0], node.comparators[0])
@@ -101,7 +101,7 @@ class ExpressionRewriter(ast.NodeTransformer):
         return at(place(node), ast.Compare(left, [operator], [right]))
 
     def visit_comprehension(self, node: ast.comprehension) -> ast.comprehension:
-        """A part of a comprehension; Python allows no assignment expression in its iterable."""
+        """Rewrite a comprehension's part; its iterable can hold no assignment expression."""
         self._iterables += 1
         node.iter = self.visit(node.iter)
         self._iterables -= 1

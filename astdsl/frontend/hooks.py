@@ -42,12 +42,12 @@ def is_kernel(value: object) -> bool:
 
 
 @contextmanager
-def _under_condition(session: Session) -> Iterator[None]:
-    session.conditions += 1
+def _under_condition(session: Session, is_unknown: bool = True) -> Iterator[None]:
+    session.conditions += is_unknown
     try:
         yield
     finally:
-        session.conditions -= 1
+        session.conditions -= is_unknown
 
 
 def if_(session: Session, condition: Any, then: FunctionType, *otherwise: FunctionType) -> None:
@@ -64,8 +64,9 @@ def if_(session: Session, condition: Any, then: FunctionType, *otherwise: Functi
 
 def unless(session: Session, flags: tuple[Any, ...], rest: FunctionType) -> None:
     """Run what follows an early exit, unless a flag says that it was taken."""
-    with _under_condition(session):
-        call_unless(any_flag(list(flags)), session.block(rest))
+    flag = any_flag(list(flags))
+    with _under_condition(session, is_kernel(flag)):
+        call_unless(flag, session.block(rest))
 
 
 def for_(session: Session, items: Any, body: FunctionType) -> None:
@@ -73,7 +74,8 @@ def for_(session: Session, items: Any, body: FunctionType) -> None:
     block = session.block(body)
     kernel_for = getattr(type(items), "__kernel_for__", None)
     if type(items) is range:
-        trace_for(items.start, items.stop, items.step, block)
+        with session.trace.loop():
+            trace_for(items.start, items.stop, items.step, block)
     elif kernel_for is not None:
         kernel_for(items, block)
     else:
@@ -104,9 +106,10 @@ def while_(session: Session, test: FunctionType, body: FunctionType) -> None:
             watch.require_unchanged()
             builder.cut(mark)
             restore(cells, before)
-            trace_while(True, condition, block)
-            return
-    trace_while(go, condition, block)
+            go = True
+            break
+    with session.trace.loop():
+        trace_while(go, condition, block)
 
 
 def with_(session: Session, context: Any, body: FunctionType) -> None:

@@ -278,8 +278,10 @@ def _loop_body(
     loop = Loop(scope.root.fresh("broke"), scope.root.fresh("continued"))
     scope.root.flags |= {loop.broke, loop.continued}
     scope.loops.append(loop)
-    exits = tuple((scope.flag(x), type(x).__name__.lower(), place(x).span(scope.root.file))
-                  for x in leaving.leaves_of(node.body))
+    exits = tuple(
+        (scope.flag(x), type(x).__name__.lower(), place(x).span(scope.root.file))
+        for x in leaving.leaves_of(node.body)
+    )
     kinds = {kind for _, kind, _ in exits}
     body = scope.statements(node.body)
     scope.loops.pop()
@@ -406,7 +408,7 @@ def raise_(scope: Scope, node: ast.Raise) -> list[ast.stmt]:
 
 
 def function_(scope: Scope, node: ast.FunctionDef) -> list[ast.stmt]:
-    """A nested function: a scope of its own."""
+    """Nested functions: each is a scope of its own."""
     arguments = node.args
     arguments.defaults = [scope.expression(d) for d in arguments.defaults]
     arguments.kw_defaults = [d and scope.expression(d) for d in arguments.kw_defaults]
@@ -434,7 +436,7 @@ def global_(scope: Scope, node: ast.Global) -> list[ast.stmt]:
 
 
 def assign_(scope: Scope, node: ast.Assign) -> list[ast.stmt]:
-    """An assignment; the span of a store to memory is the whole statement."""
+    """`x = v`; the span of a store to memory is the whole statement."""
     made: ast.Assign = scope.expressions.visit(node)
     for target in made.targets:
         if isinstance(target, ast.Subscript):

@@ -175,7 +175,12 @@ class Liveness:
         return read([item.context_expr for item in node.items]) | head
 
     def _loop(
-        self, body: list[ast.stmt], behind: Names, leaving: Names | None, test: Names, targets: Names
+        self,
+        body: list[ast.stmt],
+        behind: Names,
+        leaving: Names | None,
+        test: Names,
+        targets: Names,
     ) -> Names:
         """Find the names needed at the head of a loop; `leaving` is where `break` goes."""
         head, before = behind | test, None

@@ -14,7 +14,7 @@ from functools import lru_cache, partial
 from types import CellType, CodeType, FunctionType
 from typing import Any
 
-from astdsl.errors import UnsupportedSyntax
+from astdsl.errors import SourceUnavailable, UnsupportedSyntax
 from astdsl.frontend.compiling import compile_function, compiler_flags
 from astdsl.frontend.locate import Codes
 from astdsl.frontend.nodes import place
@@ -23,6 +23,7 @@ from astdsl.frontend.rewrite import Rewritten, rewrite
 from astdsl.frontend.source_text import FunctionSource, find_function
 from astdsl.lang.names import BlockFunction
 from astdsl.lang.tracing import Trace
+from astdsl.source import NOWHERE
 
 Hook = Callable[..., Any]
 
@@ -54,7 +55,7 @@ class Session:
 
     def _make(self, function: FunctionType) -> FunctionType:
         self.reads.function(function)
-        source = find_function(function)
+        source = self._source(function)
         if isinstance(source.node, ast.AsyncFunctionDef):
             span = place(source.node).span(source.file)
             message = f"`{function.__name__}` is an `async def`, which a kernel cannot call"
@@ -70,6 +71,15 @@ class Session:
         result.__kwdefaults__ = function.__kwdefaults__
         result.__qualname__ = function.__qualname__
         return result
+
+    def _source(self, function: FunctionType) -> FunctionSource:
+        try:
+            return find_function(function)
+        except SourceUnavailable as error:
+            here = self.trace.locate()
+            if here is not NOWHERE:
+                error.places = (*error.places, (here, "called here"))
+            raise
 
     def _hook_cell(self, name: str) -> CellType:
         if name not in self._cells:

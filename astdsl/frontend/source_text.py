@@ -46,18 +46,26 @@ def find_function(function: FunctionType) -> FunctionSource:
     if not lines:
         message = f"Python does not keep the source text of `{function.__name__}`"
         raise SourceUnavailable(message, (_first_line(code), ""), help=KEEP_TEXT)
+    found = _find(code.co_filename, "".join(lines), code, _can_change(function))
+    if found is None:
+        message = f"the file of `{function.__name__}` has changed since Python read it"
+        help = "import the module again, or start Python again"
+        raise SourceUnavailable(message, (_first_line(code), ""), help=help)
+    return found
+
+
+@lru_cache(maxsize=512)
+def _find(file: str, text: str, code: CodeType, can_change: bool) -> FunctionSource | None:
+    """Return the only function of a text that a code object comes from."""
     try:
-        candidates = _functions("".join(lines)).get((code.co_firstlineno, code.co_name), ())
+        candidates = _functions(text).get((code.co_firstlineno, code.co_name), ())
     except SyntaxError:
-        raise _changed(function) from None
-    found = [source for source in candidates if _encloses(source[0], code)]
+        return None
+    found = [candidate for candidate in candidates if _encloses(candidate[0], code)]
     if len(found) != 1:
-        raise _changed(function)
-    node, class_name = found[0]
-    source = FunctionSource(code.co_filename, node, class_name)
-    if _can_change(function) and not _is_compiled_from(code, source):
-        raise _changed(function)
-    return source
+        return None
+    source = FunctionSource(file, *found[0])
+    return None if can_change and not _is_compiled_from(code, source) else source
 
 
 def _lines(function: FunctionType) -> list[str]:
@@ -104,7 +112,7 @@ def _encloses(node: FunctionNode, code: CodeType) -> bool:
     for line, end_line, column, end_column in code.co_positions():
         if None in (line, end_line, column, end_column) or (column, end_column) == (0, 0):
             continue
-        if not start <= (line, column) <= (end_line, end_column) <= end:  # type: ignore[operator]
+        if not start <= (line, column) <= (end_line, end_column) <= end:
             return False
     return not isinstance(node, ast.Lambda) or _spans_body(node, code)
 
@@ -140,27 +148,22 @@ def _is_compiled_from(code: CodeType, source: FunctionSource) -> bool:
 def _same_code(a: CodeType, b: CodeType) -> bool:
     if _text_of(a) != _text_of(b):
         return False
-    return len(a.co_consts) == len(b.co_consts) and all(map(_same_constant, a.co_consts, b.co_consts))
+    constants = zip(a.co_consts, b.co_consts, strict=False)
+    return len(a.co_consts) == len(b.co_consts) and all(_same_constant(*c) for c in constants)
 
 
 def _text_of(code: CodeType) -> tuple[object, ...]:
     # The first line is the decorator's, where there is one; the rest is the body's.
-    lines = list(code.co_lines())[1:]
+    lines = [line for line in code.co_lines() if line[2] != code.co_firstlineno]
     return (code.co_code, code.co_names, code.co_varnames, code.co_freevars, lines)
 
 
 def _same_constant(a: object, b: object) -> bool:
     if isinstance(a, CodeType) and isinstance(b, CodeType):
         return _same_code(a, b)
-    return repr(a) == repr(b)
+    return type(a) is type(b) and (a == b or repr(a) == repr(b))
 
 
 def _first_line(code: CodeType) -> Span:
     line = code.co_firstlineno
     return Span(code.co_filename, line, 0, line, 0)
-
-
-def _changed(function: FunctionType) -> SourceUnavailable:
-    message = f"the file of `{function.__name__}` has changed since Python read it"
-    place = (_first_line(function.__code__), "")
-    return SourceUnavailable(message, place, help="import the module again, or start Python again")

@@ -160,7 +160,8 @@ class _Loop:
     def _joined(self, c: _Carried, value: Any) -> _Carried | None:
         """Return the name with its types brought together with those after a step."""
         if type(value) is Unusable:
-            return self._dropped(c, value)
+            self._drop(c, value)
+            return None
         try:
             found = list(pairs(c.before, value))
             types = [
@@ -168,7 +169,8 @@ class _Loop:
                 for old, (path, left, right) in zip(c.types, found, strict=True)
             ]
         except Differs as problem:
-            return self._dropped(c, self._mismatch(c, problem))
+            self._drop(c, self._mismatch(c, problem))
+            return None
         return replace(c, types=types)
 
     def _joined_leaf(
@@ -204,7 +206,7 @@ class _Loop:
             "a value of the type that a step gives",
         )
 
-    def _dropped(self, c: _Carried, refusal: Unusable) -> None:
+    def _drop(self, c: _Carried, refusal: Unusable) -> None:
         """Do not carry a name: an error at once if steps read it, else where it is used."""
         if c.name in self.exposed:
             require_usable(refusal)
@@ -217,9 +219,7 @@ class _Loop:
             values = [v for c in carried for v in _converted(c, after[c.name])]
             emit(ops.Yield, values=tuple(values))
         initial = [
-            v
-            for c in carried
-            for v in _converted(c, blank(c.before) if c.is_result else c.before)
+            v for c in carried for v in _converted(c, blank(c.before) if c.is_result else c.before)
         ]
         results = iter(self.make(tuple(initial), region.block).results)
         for c in carried:

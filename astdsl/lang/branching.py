@@ -51,7 +51,7 @@ def as_condition(value: object, what: str = "a condition") -> Tile:
             NotConstant,
             f"{what} is one bool, got {tile}",
             (tile.value, "it comes from here"),
-            help="`where(mask, x, y)` chooses by element; `mask.any()` and `mask.all()` are one bool",
+            help="`where(mask, x, y)` chooses by element; `mask.any()`, `mask.all()` are one bool",
         )
     if tile.value.type == CONDITION:
         return tile

@@ -41,7 +41,7 @@ class LeafType:
         """Return the type of a tile or Python number."""
         if type(leaf) is Tile:
             return LeafType(leaf.shape, leaf.value.tile.dtype, leaf.weak, leaf.edges)
-        dtype = NUMBER_TYPES[type(leaf)]  # type: ignore[index]
+        dtype = NUMBER_TYPES[type(leaf)]
         return LeafType((), dtype, dtype is not boolean)
 
     @property
@@ -122,9 +122,7 @@ def _lost(name: str, space: HalfSpace, what: str) -> OutsideLost:
     return error
 
 
-def result_tile(
-    value: Value, wanted: LeafType, left: Leaf, right: Leaf, condition: Tile
-) -> Tile:
+def result_tile(value: Value, wanted: LeafType, left: Leaf, right: Leaf, condition: Tile) -> Tile:
     """Return the tile of a name after a branch, with what both sides know of it."""
     sides = [as_operand(leaf, "a branch") for leaf in (left, right)]
     made = wanted.tile(value)

@@ -51,8 +51,9 @@ def children(value: object) -> list[tuple[str, Any]] | None:
         return [(f"[{i}]", part) for i, part in enumerate(value)]
     if type(value) is dict:
         return [(f"[{key!r}]", part) for key, part in value.items()]
-    if dataclasses.is_dataclass(type(value)):
-        names = [f.name for f in dataclasses.fields(type(value))]
+    kind: Any = type(value)
+    if dataclasses.is_dataclass(kind):
+        names = [f.name for f in dataclasses.fields(kind)]
         return [(f".{name}", getattr(value, name)) for name in names if hasattr(value, name)]
     return None
 

@@ -30,9 +30,7 @@ class Change:
 class Snapshot:
     """What the objects reached from some names hold now; cells of `own` are not looked into."""
 
-    def __init__(
-        self, names: Mapping[str, object], own: Collection[types.CellType] = ()
-    ) -> None:
+    def __init__(self, names: Mapping[str, object], own: Collection[types.CellType] = ()) -> None:
         self._own = {id(cell) for cell in own}
         self._seen: dict[int, tuple[str, object, list[tuple[str, Any]]]] = {}
         for name, value in names.items():
@@ -60,24 +58,23 @@ class Snapshot:
                 return Change(path + suffix, None, new)
         return None
 
-
     def _parts(self, value: object) -> Iterator[tuple[str, Any]]:
         if type(value) is types.FunctionType:
             return _cells(value, self._own)
         return _parts(value)
 
 
-def _parts(value: object) -> Iterator[tuple[str, Any]]:
+def _parts(value: Any) -> Iterator[tuple[str, Any]]:
     """Yield what an object holds, with the text that leads there."""
     kind = type(value)
     if kind is list or kind is tuple:
-        yield from ((f"[{i}]", part) for i, part in enumerate(value))  # type: ignore[arg-type]
+        yield from ((f"[{i}]", part) for i, part in enumerate(value))
     elif kind is dict:
-        yield from ((f"[{key!r}]", part) for key, part in value.items())  # type: ignore[attr-defined]
+        yield from ((f"[{key!r}]", part) for key, part in value.items())
     elif kind is set:
-        yield from ((f" element {i}", part) for i, part in enumerate(sorted(value, key=id)))  # type: ignore[call-overload]
+        yield from ((f" element {i}", part) for i, part in enumerate(sorted(value, key=id)))
     elif kind is types.MethodType:
-        yield ".__self__", value.__self__  # type: ignore[attr-defined]
+        yield ".__self__", value.__self__
     elif not issubclass(kind, (Tile, *OPAQUE)) and not _is_library(kind):
         yield from _attributes(value)
 

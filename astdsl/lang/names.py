@@ -149,16 +149,24 @@ class Unusable:
         object.__setattr__(self, "_error", error)
 
     def __getattribute__(self, name: str) -> NoReturn:
-        raise object.__getattribute__(self, "_error")()
+        _refuse(self)
 
 
 def _refuse(self: Unusable, *others: object) -> NoReturn:
-    raise object.__getattribute__(self, "_error")()
+    error: KernelError = object.__getattribute__(self, "_error")()
+    raise error
 
 
-_BINARY = ["add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul", "and", "or", "xor", "lshift", "rshift", "divmod"]
+_BINARY = (
+    "add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul", "and", "or", "xor",
+    "lshift", "rshift", "divmod",
+)  # fmt: skip
 _OPERATORS = [f"{side}{name}" for name in _BINARY for side in ("", "r", "i")]
-_OTHERS = ["eq", "ne", "lt", "le", "gt", "ge", "neg", "pos", "invert", "abs", "bool", "int", "float", "index", "len", "iter", "getitem", "setitem", "contains", "call", "enter", "exit", "str", "repr", "format", "hash", "next", "round", "setattr"]
+_OTHERS = (
+    "eq", "ne", "lt", "le", "gt", "ge", "neg", "pos", "invert", "abs", "bool", "int", "float",
+    "index", "len", "iter", "getitem", "setitem", "contains", "call", "enter", "exit", "str",
+    "repr", "format", "hash", "next", "round", "setattr",
+)  # fmt: skip
 for _name in (*_OPERATORS, *_OTHERS):
     setattr(Unusable, f"__{_name}__", _refuse)
 
