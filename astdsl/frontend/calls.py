@@ -101,9 +101,9 @@ def _partial(session: Session, function: functools.partial[Any], kernel: bool) -
     return functools.partial(inner, *function.args, **function.keywords)
 
 
-def _class(session: Session, kind: type, kernel: bool) -> Any:
+def _class(session: Session, kind: Any, kernel: bool) -> Any:
     """Return a class, or what makes an instance by its `__init__` rewritten, if that is text."""
-    init = kind.__init__  # type: ignore[misc]
+    init = kind.__init__
     is_plain = kind.__new__ is object.__new__ and type(init) is FunctionType
     if not kernel or not is_plain or is_library(init) or init.__code__.co_filename == "<string>":
         return kind

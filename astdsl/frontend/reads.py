@@ -10,6 +10,7 @@ import builtins
 import types
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from astdsl.frontend.library import is_library
@@ -55,18 +56,15 @@ class Reads:
         for attribute in ("__code__", "__defaults__", "__kwdefaults__"):
             self._attribute(name, function, attribute)
         for variable, cell in _cells(function):
-            self._note(f"`{variable}` around `{name}`", lambda c=cell: _cell_contents(c))
+            self._note(f"`{variable}` around `{name}`", partial(_cell_contents, cell))
         for variable in sorted(_global_names(function.__code__)):
-            space = function.__globals__
-            self._note(f"global `{variable}`", lambda s=space, v=variable: _look_up(s, v))
+            again = partial(_look_up, function.__globals__, variable)
+            self._note(f"global `{variable}`", again)
 
     def _attribute(self, name: str, function: types.FunctionType, attribute: str) -> None:
         self._add(f"`{attribute}` of `{name}`", lambda: getattr(function, attribute))
-        defaults = getattr(function, attribute)
-        for key, _ in _items(defaults):
-            self._note(
-                f"a default of `{name}`", lambda k=key: _default(getattr(function, attribute), k)
-            )
+        for key, _ in _items(getattr(function, attribute)):
+            self._note(f"a default of `{name}`", partial(_item, function, attribute, key))
 
     def _add(self, what: str, again: Callable[[], object]) -> object:
         value = again()
@@ -96,6 +94,10 @@ def _default(values: Any, key: Any) -> object:
         return values[key]
     except (KeyError, IndexError, TypeError):  # other defaults, or none any more
         return GONE
+
+
+def _item(function: types.FunctionType, attribute: str, key: object) -> object:
+    return dict(_items(getattr(function, attribute))).get(key, GONE)
 
 
 def _cells(function: types.FunctionType) -> Iterator[tuple[str, types.CellType]]:
