@@ -16,10 +16,10 @@ from astdsl.source import Span
 
 def gmem(dtype: DType, *shape: int | None) -> RefType:
     """Return the type of a contiguous array of global memory."""
-    strides = [1]
+    strides: list[int | None] = [1]
     for extent in reversed(shape[1:]):
-        known = extent is not None and strides[0] is not None
-        strides.insert(0, extent * strides[0] if known else None)
+        inner = strides[0]
+        strides.insert(0, None if extent is None or inner is None else extent * inner)
     return RefType(shape, dtype, GMEM, tuple(strides[: len(shape)]), align_bytes=16)
 
 
@@ -44,11 +44,11 @@ class Maker:
         """Return a parameter's value."""
         return next(p.value for p in self.params if p.name == name)
 
-    def op(self, kind: type[Op], **fields: Any) -> Op:
+    def op(self, kind: type[Op], /, **fields: Any) -> Op:
         """Append an operation."""
         return self.builder.add(kind(span=self.span(), **fields))
 
-    def make(self, kind: type[Op], *operands: Value, **fields: Any) -> Value:
+    def make(self, kind: type[Op], /, *operands: Value, **fields: Any) -> Value:
         """Append an operation and return its only result; operands fill x, y, z."""
         return self.op(kind, **dict(zip("xyz", operands, strict=False)), **fields).result
 

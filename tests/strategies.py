@@ -1,1 +1,260 @@
 """Hypothesis strategies: every generator that the tests share, one section for each family."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from hypothesis import strategies as st
+
+from astdsl.ir import ops
+from astdsl.ir.core import IN, INOUT, OUT, SCALAR, Block, Module, Op, Value
+from astdsl.ir.dtypes import DType, boolean, f16, f32, i8, i32, i64
+from astdsl.ir.ops.control import INFERRED, SEQUENTIAL
+from astdsl.ir.types import CONDITION, INDEX, TileType, Type
+from tests.building import Maker, gmem
+
+# Modules of the IR: straight-line tile programs, with control flow around them, that are well
+# formed and run on any arrays of `module_arguments`.
+
+EXTENT = 8
+SHAPES = ((), (4,), (4, 4), (8,), (2, 4))
+DTYPES = (f32, f16, i32, i64, i8, boolean)
+NUMBERS = (ops.Add, ops.Subtract, ops.Multiply, ops.Minimum, ops.Maximum)
+INTEGERS = (*NUMBERS, ops.FloorDivide, ops.Remainder, ops.BitAnd, ops.BitXor, ops.ShiftLeft,
+            ops.ShiftRight, ops.Power)  # fmt: skip
+FLOATS = (*NUMBERS, ops.Divide)
+BOOLS = (ops.BitAnd, ops.BitOr, ops.BitXor)
+UNARY: dict[str, tuple[type[Op], ...]] = {
+    "float": (ops.Negate, ops.Absolute, ops.Sqrt, ops.Exp, ops.Floor, ops.Round, ops.IsNan),
+    "int": (ops.Negate, ops.Absolute, ops.Invert),
+    "bool": (ops.Invert,),
+}
+BINARY: dict[str, tuple[type[Op], ...]] = {"float": FLOATS, "int": INTEGERS, "bool": BOOLS}
+REFS = {
+    "x": (IN, f32), "n": (IN, i32), "io": (INOUT, f32), "o": (OUT, i32),
+}  # fmt: skip
+
+
+def numbers_of(dtype: DType) -> st.SearchStrategy[float | int | bool]:
+    """Draw a Python number that fits a dtype, often one where rules change."""
+    if dtype is boolean:
+        return st.booleans()
+    if dtype.is_float:
+        special = st.sampled_from([0.0, -0.0, 1.0, -1.5, math.inf, -math.inf, math.nan])
+        return special | st.floats(-1e3, 1e3, width=16)
+    info = np.iinfo(dtype.numpy)
+    return st.integers(-4, 9) | st.integers(int(info.min), int(info.max))
+
+
+class ModuleDrawer:
+    """Appends drawn operations to a module; `pool` holds the values that are visible."""
+
+    def __init__(self, draw: st.DrawFn) -> None:
+        self.draw = draw
+        params = [(n, role, gmem(d, EXTENT, EXTENT)) for n, (role, d) in REFS.items()]
+        scalars = [("s", SCALAR, INDEX), ("flag", SCALAR, CONDITION)]
+        self.m = Maker(*params, *scalars, o=0)
+        self.pool: list[Value] = [self.m["s"], self.m["flag"]]
+        self.depth = 0
+
+    def pick(self, *, kind: str = "", dtype: DType | None = None, type: Type | None = None) -> Any:
+        """Draw a visible value, None where there is none of that kind."""
+        found = [
+            v
+            for v in self.pool
+            if (not kind or v.tile.dtype.kind == kind)
+            and (dtype is None or v.tile.dtype is dtype)
+            and (type is None or v.type == type)
+        ]
+        return self.draw(st.sampled_from(found)) if found else None
+
+    def value_of(self, type: TileType) -> Value:
+        """Draw a visible value of a type, or make a constant."""
+        found = self.pick(type=type)
+        return found if found is not None else self.constant_of(type)
+
+    def constant_of(self, type: TileType) -> Value:
+        """Make a constant of a type."""
+        value = self.draw(numbers_of(type.dtype))
+        return self.keep(self.m.make(ops.Constant, value=value, type=type))
+
+    def keep(self, value: Value) -> Value:
+        """Make a value visible to what is drawn next, sometimes with a name."""
+        value.hint = self.draw(st.sampled_from(["", "", "a", "acc", "a_1", "7x"]))
+        self.pool.append(value)
+        return value
+
+    def constant(self) -> None:
+        """Append a constant."""
+        shape, dtype = self.draw(st.sampled_from(SHAPES)), self.draw(st.sampled_from(DTYPES))
+        self.constant_of(TileType(shape, dtype))
+
+    def binary(self) -> None:
+        """Append an operation on two tiles."""
+        x = self.pick()
+        kind = self.draw(st.sampled_from(BINARY[x.tile.dtype.kind]))
+        self.keep(self.m.make(kind, x, self.value_of(x.tile)))
+
+    def unary(self) -> None:
+        """Append an operation on one tile."""
+        x = self.pick()
+        kind = self.draw(st.sampled_from(UNARY[x.tile.dtype.kind]))
+        self.keep(self.m.make(kind, x))
+
+    def compare(self) -> None:
+        """Append a comparison."""
+        x = self.pick()
+        predicate = self.draw(st.sampled_from(["eq", "ne", "lt", "le", "gt", "ge"]))
+        self.keep(self.m.make(ops.Compare, x, self.value_of(x.tile), predicate=predicate))
+
+    def select(self) -> None:
+        """Append a selection between two tiles."""
+        x = self.pick()
+        condition = self.value_of(TileType(x.tile.shape, boolean))
+        y = self.value_of(x.tile)
+        self.keep(self.m.make(ops.Select, condition=condition, x=x, y=y))
+
+    def cast(self) -> None:
+        """Append a conversion."""
+        self.keep(self.m.make(ops.Cast, self.pick(), dtype=self.draw(st.sampled_from(DTYPES))))
+
+    def move(self) -> None:
+        """Append an operation on the places of a tile."""
+        x = self.pick()
+        shape = x.tile.shape
+        rank, ones = len(shape), (1,) * len(shape)
+        moves: list[Callable[[], Value]] = [
+            lambda: self.m.make(ops.Broadcast, x, shape=(2, *shape)),
+            lambda: self.m.make(ops.Reshape, x, shape=(1, *shape)),
+            lambda: self.m.make(ops.Transpose, x, permutation=tuple(range(rank))[::-1]),
+            lambda: self.m.make(ops.Slice, x, starts=(0,) * rank, sizes=ones, steps=ones),
+            lambda: self.m.make(ops.Insert, x=x, part=x, starts=(0,) * rank),
+        ]
+        self.keep(self.draw(st.sampled_from(moves))())
+
+    def reduce(self) -> None:
+        """Append a reduction, of a tile that is not too deep already."""
+        x = self.pick()
+        if not x.tile.shape:
+            return
+        axis = self.draw(st.integers(0, len(x.tile.shape) - 1))
+        kinds = ["any", "all"] if x.tile.dtype is boolean else ["sum", "min", "max"]
+        kind = self.draw(st.sampled_from(kinds))
+        self.keep(self.m.make(ops.Reduce, x, axes=(axis,), kind=kind))
+
+    def dot(self) -> None:
+        """Append a matrix product."""
+        tile = self.value_of(TileType((4, 4), f16))
+        self.keep(self.m.make(ops.Dot, a=tile, b=self.value_of(tile.tile), dtype=f32))
+
+    def _start(self) -> Value:
+        return self.value_of(INDEX)
+
+    def load(self) -> None:
+        """Append a load, anywhere: windows may cross every edge."""
+        ref = self.m[self.draw(st.sampled_from(sorted(REFS)))]
+        self.keep(self.m.load(ref, (self._start(), self._start()), (4, 4)))
+
+    def store(self) -> None:
+        """Append a store to an output."""
+        ref = self.m[self.draw(st.sampled_from(["io", "o"]))]
+        starts = (self._start(), self._start())
+        self.m.store(ref, starts, self.value_of(TileType((4, 4), ref.ref.dtype)))
+
+    def region(
+        self, types: tuple[Type, ...], yields: tuple[TileType, ...], *, counts: bool = False
+    ) -> Block:
+        """Draw a region that yields values of some types; `counts`: first its argument plus 1."""
+        outer, self.pool = self.pool, list(self.pool)
+        self.depth += 1
+        with self.m.region(*types) as opened:
+            self.pool += opened.args
+            self.some(self.draw(st.integers(0, 3)))
+            first = [self.m.make(ops.Add, opened.args[0], self.m.index(1))] if counts else []
+            self.m.yields(*first, *(self.value_of(t) for t in yields))
+        self.depth -= 1
+        self.pool = outer
+        return opened.block
+
+    def _carried(self) -> tuple[Value, ...]:
+        return tuple(self.draw(st.lists(st.sampled_from(self.pool), max_size=2)))
+
+    def _loop(self, op: Op) -> None:
+        for value in op.results:
+            self.keep(value)
+
+    def branch(self) -> None:
+        """Append an `If`."""
+        types = tuple(v.tile for v in self._carried())
+        condition = self.value_of(CONDITION)
+        then, otherwise = self.region((), types), self.region((), types)
+        self._loop(self.m.op(ops.If, condition=condition, then=then, otherwise=otherwise))
+
+    def repeat(self) -> None:
+        """Append a `For` of few trips."""
+        initial = self._carried()
+        types = tuple(v.tile for v in initial)
+        limits = ((-1, 1), (0, 3), (1, 2))
+        low, high, step = (self.m.index(self.draw(st.integers(*b))) for b in limits)
+        body = self.region((INDEX, *types), types)
+        self._loop(self.m.op(ops.For, initial=initial, low=low, high=high, step=step, body=body))
+
+    def loop(self) -> None:
+        """Append a `While` that counts to a small number."""
+        initial = (self.m.index(0), *self._carried())
+        types = tuple(v.tile for v in initial)
+        trips = self.draw(st.integers(0, 2))
+        with self.m.region(*types) as condition:
+            bound = self.m.index(trips)
+            self.m.yields(self.m.make(ops.Compare, condition.args[0], bound, predicate="lt"))
+        body = self.region(types, types[1:], counts=True)
+        loop = self.m.op(ops.While, initial=initial, condition=condition.block, body=body)
+        self._loop(loop)
+
+    def pipeline(self) -> None:
+        """Append a pipeline of one or two axes."""
+        initial = self._carried()
+        types = tuple(v.tile for v in initial)
+        trips = self.draw(st.lists(st.integers(0, 2), min_size=1, max_size=2))
+        count = len(trips)
+        zero, one = self.m.index(0), self.m.index(1)
+        highs = tuple(self.m.index(t) for t in trips)
+        axes = tuple(self.draw(st.sampled_from([INFERRED, SEQUENTIAL])) for _ in trips)
+        body = self.region((*(INDEX,) * count, *types), types)
+        self._loop(self.m.op(ops.Pipeline, initial=initial, lows=(zero,) * count, highs=highs,
+                             steps=(one,) * count, body=body, axes=axes, stages=count))  # fmt: skip
+
+    def some(self, count: int) -> None:
+        """Append a number of drawn operations."""
+        straight: list[Callable[[], None]] = [
+            self.constant, self.binary, self.unary, self.compare, self.select, self.cast,
+            self.move, self.reduce, self.dot, self.load, self.store, self.binary, self.store,
+        ]  # fmt: skip
+        nested = [self.branch, self.repeat, self.loop, self.pipeline] if self.depth < 2 else []
+        for _ in range(count):
+            self.draw(st.sampled_from([*straight, *nested]))()
+
+
+@st.composite
+def modules(draw: st.DrawFn, size: int = 10) -> Module:
+    """Draw a module that is well formed, ends, and writes its outputs."""
+    drawer = ModuleDrawer(draw)
+    drawer.some(draw(st.integers(0, size)))
+    for name in ("io", "o"):
+        ref = drawer.m[name]
+        value = drawer.value_of(TileType((4, 4), ref.ref.dtype))
+        drawer.m.store(ref, (0, 0), value)
+    return drawer.m.module()
+
+
+@st.composite
+def module_arguments(draw: st.DrawFn) -> list[Any]:
+    """Draw arguments for a module of `modules`."""
+    rng = np.random.default_rng(draw(st.integers(0, 3)))
+    arrays = [
+        rng.integers(-9, 9, (EXTENT, EXTENT)).astype(dtype.numpy) for _, dtype in REFS.values()
+    ]
+    return [*arrays, draw(st.integers(-3, 9)), draw(st.booleans())]

@@ -55,6 +55,7 @@ class _NodeMeta(type):
     """Makes slots and the table of fields from annotations, cheaper than a dataclass does."""
 
     fields: dict[str, str]
+    by_role: dict[str, tuple[str, ...]]
     many: frozenset[str]  # the operands and regions that are tuples
     defaults: dict[str, Any]
 
@@ -66,6 +67,10 @@ class _NodeMeta(type):
         inherited = [b for b in bases if isinstance(b, _NodeMeta)]
         cls.fields = {k: v for b in inherited for k, v in b.fields.items()}
         cls.fields |= {k: _ROLES.get(v, ATTRIBUTE) for k, v in own.items()}
+        cls.by_role = {
+            role: tuple(k for k, v in cls.fields.items() if v == role)
+            for role in (OPERAND, REGION, ATTRIBUTE)
+        }
         tuples = {k for k, v in own.items() if v in _ROLES and v.startswith("tuple")}
         cls.many = frozenset(tuples).union(*(b.many for b in inherited))
         cls.defaults = {k: v for b in inherited for k, v in b.defaults.items()} | defaults
@@ -89,9 +94,8 @@ class Node(metaclass=_NodeMeta):
 
     def values_of(self, role: str) -> Iterator[tuple[str, Any]]:
         """Yield (name, value) of the fields with a role, in order of declaration."""
-        for name, kind in type(self).fields.items():
-            if kind == role:
-                yield name, getattr(self, name)
+        for name in type(self).by_role[role]:
+            yield name, getattr(self, name)
 
 
 class Block(Node):
@@ -105,12 +109,18 @@ class Op(Node):
     """An operation. A subclass declares fields, `effect`, and its results' types."""
 
     span: Span
-    extra_slots = ("results",)
+    extra_slots = ("operands", "regions", "results")
     effect: ClassVar[str] = PURE
-    results: ClassVar[Any]
+    # Every operand and every region, in order of the fields, and the results; made once, because
+    # whoever walks a program asks for them all the time.
+    operands: ClassVar[tuple[Value, ...]]
+    regions: ClassVar[tuple[Block, ...]]
+    results: ClassVar[tuple[Value, ...]]
 
     def __init__(self, **values: Any) -> None:
         super().__init__(**values)
+        object.__setattr__(self, "operands", self._flat(OPERAND))
+        object.__setattr__(self, "regions", self._flat(REGION))
         made = tuple(Value(t) for t in self.result_types())
         object.__setattr__(self, "results", made)
 
@@ -125,24 +135,15 @@ class Op(Node):
     def result(self) -> Value:
         """The only result."""
         (value,) = self.results
-        assert isinstance(value, Value), "results are values"
         return value
 
-    @property
-    def operands(self) -> tuple[Value, ...]:
-        """Every operand, in order of the fields."""
-        found: list[Value] = []
-        for _, value in self.values_of(OPERAND):
-            found.extend(value if isinstance(value, tuple) else (value,))
-        return tuple(found)
-
-    @property
-    def regions(self) -> tuple[Block, ...]:
-        """Every region, in order of the fields."""
-        found: list[Block] = []
-        for _, value in self.values_of(REGION):
-            found.extend(value if isinstance(value, tuple) else (value,))
-        return tuple(found)
+    def _flat(self, role: str) -> tuple[Any, ...]:
+        many = type(self).many
+        found: tuple[Any, ...] = ()
+        for name in type(self).by_role[role]:
+            value = getattr(self, name)
+            found += value if name in many else (value,)
+        return found
 
     @property
     def attributes(self) -> dict[str, Any]:

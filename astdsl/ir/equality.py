@@ -37,7 +37,7 @@ class _Comparison:
     def _attributes(self, a: Node, b: Node, names: Sequence[str]) -> bool:
         if self.spans and getattr(a, "span", None) != getattr(b, "span", None):
             return False
-        return all(_key(getattr(a, n)) == _key(getattr(b, n)) for n in names)
+        return all(attribute_key(getattr(a, n)) == attribute_key(getattr(b, n)) for n in names)
 
     def _define(self, a: Sequence[Value], b: Sequence[Value]) -> bool:
         if [v.type for v in a] != [v.type for v in b]:
@@ -62,7 +62,7 @@ class _Comparison:
 
     def _fields(self, role: str, a: Any, b: Any) -> bool:
         if role not in (OPERAND, REGION):
-            return bool(_key(a) == _key(b))
+            return bool(attribute_key(a) == attribute_key(b))
         many = isinstance(a, tuple)
         if many != isinstance(b, tuple) or (many and len(a) != len(b)):
             return False
@@ -73,7 +73,8 @@ class _Comparison:
         return all(self.twin.get(p, p) is q for p, q in pairs)
 
 
-def _key(attribute: Any) -> Any:
+def attribute_key(attribute: Any) -> Any:
+    """Return what two attributes must share to be the same: 0.0, -0.0, 0 and False differ."""
     if isinstance(attribute, tuple):
-        return tuple(_key(a) for a in attribute)
+        return tuple(attribute_key(a) for a in attribute)
     return repr(attribute) if isinstance(attribute, bool | int | float) else attribute

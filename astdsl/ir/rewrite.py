@@ -1,7 +1,8 @@
 """Making programs from programs: substitution, cloning, inlining, rewriting by a table.
 
 Invariant: nothing here knows an operation by name; a part that does not change stays the same
-object, so a pass that does nothing returns what it was given.
+object, so a pass that does nothing returns what it was given. An operation that is remade gives
+the same values as before, so its users need no change; only a clone gives new ones.
 """
 
 from __future__ import annotations
@@ -21,7 +22,14 @@ Handler: TypeAlias = Callable[[Any, Emit], Sequence[Value] | None]
 
 
 def replace_fields(op: AnyOp, **changes: Any) -> AnyOp:
-    """Return an operation with some fields changed; its results are new, with the old hints."""
+    """Return an operation with some fields changed; if its types stay, it gives the same values."""
+    new = _remade(op, changes)
+    if [v.type for v in new.results] == [v.type for v in op.results]:
+        object.__setattr__(new, "results", op.results)
+    return new
+
+
+def _remade(op: AnyOp, changes: dict[str, Any]) -> AnyOp:
     fields = {name: getattr(op, name) for name in type(op).fields}
     new = type(op)(**fields | changes)
     for old, made in zip(op.results, new.results, strict=False):
@@ -100,17 +108,20 @@ def _rewrite(block: Block, find: Callable[[Op], Handler | None], values: Values)
         made.append(op)
         return op
 
+    def inside(region: Block) -> Block:
+        return _rewrite(region, find, values)
+
     for op in block.ops:
-        new = map_regions(substitute(op, values), lambda b: _rewrite(b, find, values))
+        new = substitute(op, values)
+        new = map_regions(new, inside) if new.regions else new
         handle = find(new)
         replacement = None if handle is None else handle(new, emit)
         if replacement is None:
             made.append(new)
             replacement = new.results
-        if new is not op or replacement is not new.results:
-            values.update(
-                (a, b) for a, b in zip(op.results, replacement, strict=True) if a is not b
-            )
+        if replacement is not op.results:
+            pairs = zip(op.results, replacement, strict=True)
+            values.update((a, b) for a, b in pairs if a is not b)
     return with_ops(block, made)
 
 
@@ -145,7 +156,7 @@ def clone_op(op: AnyOp, mapping: Values) -> AnyOp:
             if is_many
             else clone_block(regions, mapping)
         )
-    new = replace_fields(op, **changes)
+    new = _remade(op, changes)
     mapping.update(zip(op.results, new.results, strict=True))
     return new
 

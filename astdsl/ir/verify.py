@@ -48,8 +48,6 @@ class _Verifier:
             op.verify()
         except AssertionError as error:
             raise AssertionError(_complaint(op, str(error))) from error
-        if len(op.results) != len(op.result_types()):
-            raise AssertionError(_complaint(op, "results and their types differ in number"))
         self.define(op.results, type(op).__name__)
 
     def _region(self, owner: Op, region: Block) -> None:

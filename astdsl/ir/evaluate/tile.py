@@ -113,5 +113,3 @@ def _limits(dtype: np.dtype[Any]) -> tuple[Any, Any]:
         return False, True
     info = np.iinfo(dtype)
     return info.min, info.max
-
-

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from astdsl.errors import BadWindow, FailedAssertion, ParallelConflict, UnwrittenRead
 from astdsl.ir import ops
-from astdsl.ir.core import IN, INOUT, OUT
-from astdsl.ir.dtypes import bf16, f16, f32, i32
+from astdsl.ir.core import IN, INOUT, OUT, Module
+from astdsl.ir.dtypes import DType, bf16, f16, f32, i32
 from astdsl.ir.evaluate import evaluate
 from astdsl.ir.types import CONDITION, INDEX, TileType
 from tests.building import Maker, add_module, gmem, matmul_module
@@ -63,7 +63,7 @@ def test_a_loaded_tile_does_not_change_with_its_memory() -> None:
 
 
 @pytest.mark.parametrize("dtype", [f32, f16, bf16, i32])
-def test_add_takes_any_shape_and_strides(dtype) -> None:
+def test_add_takes_any_shape_and_strides(dtype: DType) -> None:
     rng = np.random.default_rng(0)
     x = rng.integers(-50, 50, (201, 70)).astype(dtype.numpy)[::2]
     y = rng.integers(-50, 50, (70, 101)).astype(dtype.numpy).T
@@ -128,7 +128,7 @@ def test_reading_unwritten_shared_memory_is_reported() -> None:
         evaluate(m.module(), [np.zeros(4, np.int32)])
 
 
-def spread_module(write: str, read: str | None = None, axes: str = "spread"):
+def spread_module(write: str, read: str | None = None, axes: str = "spread") -> Module:
     """Return a pipeline of 4 steps that read and write at i or at a constant."""
     m = Maker(("x", INOUT, gmem(i32, 8)), ("o", OUT, gmem(i32, 8)))
     with m.pipeline(4, axes=axes) as (i,):

@@ -210,7 +210,7 @@ def ring_module(depth: int, stages: int, *, without: str = "") -> Module:
             # One product stays in flight, so the slot before this one is free.
             if without != "product wait":
                 m.op(ops.ProductWait, pending=1)
-            if 0 < n and n - 1 + stages < depth:
+            if n > 0 and n - 1 + stages < depth:
                 fetch(n - 1 + stages)
         if without != "last wait":
             m.op(ops.ProductWait, pending=0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -68,13 +69,13 @@ def test_any_and_all_reduce_bools() -> None:
 
 
 @pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16])
-def test_narrow_floats_are_summed_in_f32(dtype: type) -> None:
+def test_narrow_floats_are_summed_in_f32(dtype: Any) -> None:
     x = np.array([2048.0] + [1.0] * 1024).astype(dtype)
     assert same(apply(ops.Reduce, x, axes=(0,), kind="sum"), np.array(3072.0).astype(dtype))
 
 
 @pytest.mark.parametrize("dtype", [np.float64, np.float32, np.float16, ml_dtypes.bfloat16])
-def test_min_and_max_keep_nan_and_order_zeros(dtype: type) -> None:
+def test_min_and_max_keep_nan_and_order_zeros(dtype: Any) -> None:
     x = np.array([[0.0, -0.0], [-0.0, 0.0], [1.0, NAN], [NAN, 1.0], [-0.0, -0.0]]).astype(dtype)
     least = np.array([-0.0, -0.0, NAN, NAN, -0.0]).astype(dtype)
     most = np.array([0.0, 0.0, NAN, NAN, -0.0]).astype(dtype)

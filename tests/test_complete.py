@@ -1,0 +1,41 @@
+"""Nothing is forgotten: every operation has each thing that an operation needs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import astdsl.ir.evaluate
+from astdsl.ir import ops
+from astdsl.ir.core import Op
+from astdsl.ir.evaluate.table import EVALUATORS
+from astdsl.ir.parser import OPERATIONS
+
+FAMILIES = ("arith", "control", "memory", "tile", "sync", "tensor")
+# Bases that no program holds: they state what their subclasses share.
+ABSTRACT = {
+    Op, ops.Elementwise, ops.Unary, ops.Binary, ops.Loop, ops.Window, ops.Copy,
+}  # fmt: skip
+CONCRETE = sorted(set(OPERATIONS.values()) - ABSTRACT, key=lambda kind: kind.__name__)
+
+
+@pytest.mark.parametrize("kind", CONCRETE, ids=lambda k: k.__name__)
+def test_every_operation_has_a_meaning_in_the_family_where_it_is_defined(kind: type[Op]) -> None:
+    meaning = EVALUATORS[kind]
+    family = kind.__module__.rpartition(".")[2]
+    assert meaning.__module__ == f"astdsl.ir.evaluate.{family}"
+
+
+def test_no_base_class_has_a_meaning() -> None:
+    assert set(EVALUATORS) == set(CONCRETE)
+
+
+def test_every_operation_says_what_it_is() -> None:
+    assert [kind.__name__ for kind in CONCRETE if not kind.__doc__] == []
+
+
+def test_families_have_the_same_names_everywhere() -> None:
+    rooms = [Path(room).parent for room in (ops.__file__, astdsl.ir.evaluate.__file__)]
+    for room in rooms:
+        assert {family for family in FAMILIES if (room / f"{family}.py").exists()} == set(FAMILIES)
