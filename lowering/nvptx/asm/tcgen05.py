@@ -11,6 +11,7 @@ from astdsl.lowering.nvptx.asm.row import AsmRow, Effect
 from astdsl.lowering.target import TCGEN05
 
 COLUMNS_PER_LOAD = (1, 2, 4, 8, 16, 32, 64, 128)
+ALLOCATIONS = (32, 64, 128, 256, 512)
 
 
 def _row(name: str, text: str, **operands: str) -> AsmRow:
@@ -19,20 +20,32 @@ def _row(name: str, text: str, **operands: str) -> AsmRow:
     )
 
 
-ALLOC = _row(
-    "alloc",
-    "tcgen05.alloc.cta_group::1.sync.aligned.shared::cta.b32 [$destination], $columns;",
-    destination="i32",
-    columns="i32",
-)
-"""One warp: reserve 32, 64, ..., 512 columns; their address is written to shared memory."""
+@cache
+def alloc(columns: int) -> AsmRow:
+    """Make the row with which one warp reserves columns; their address goes to shared memory."""
+    _check_allocation(columns)
+    return _row(
+        "alloc",
+        f"tcgen05.alloc.cta_group::1.sync.aligned.shared::cta.b32 [$destination], {columns};",
+        destination="i32",
+    )
 
-DEALLOC = _row(
-    "dealloc",
-    "tcgen05.dealloc.cta_group::1.sync.aligned.b32 $address, $columns;",
-    address="i32",
-    columns="i32",
-)
+
+@cache
+def dealloc(columns: int) -> AsmRow:
+    """Make the row with which one warp frees columns."""
+    _check_allocation(columns)
+    return _row(
+        "dealloc",
+        f"tcgen05.dealloc.cta_group::1.sync.aligned.b32 $address, {columns};",
+        address="i32",
+    )
+
+
+def _check_allocation(columns: int) -> None:
+    if columns not in ALLOCATIONS:
+        raise AssertionError(f"tensor memory comes by {ALLOCATIONS} columns, not {columns}")
+
 
 RELINQUISH = _row(
     "relinquish_alloc_permit", "tcgen05.relinquish_alloc_permit.cta_group::1.sync.aligned;"

@@ -50,6 +50,8 @@ def made_rows() -> Iterator[AsmRow]:
     yield from (copies.bulk_wait(n, read=read) for n in (0, 1, 7) for read in (False, True))
     yield from map(copies.cp_async, (4, 8, 16))
     yield from map(copies.cp_async_wait, (0, 3))
+    for columns in tcgen05.ALLOCATIONS:
+        yield from (tcgen05.alloc(columns), tcgen05.dealloc(columns))
     for columns in tcgen05.COLUMNS_PER_LOAD:
         yield from (tcgen05.load(columns), tcgen05.store(columns), tcgen05.wait_load(columns))
     yield from map(warp.shuffle, warp.SHUFFLE_MODES)

@@ -177,7 +177,7 @@ def test_a_product_in_tensor_memory_assembles_without_messages() -> None:
     place = builder.shared_address(builder.shared(8))
     first_warp = builder.icmp("ult", builder.special_register("tid.x"), i32(32))
     with builder.guarded(first_warp, "allocate"):
-        builder.asm(tcgen05.ALLOC, place, i32(64))
+        builder.asm(tcgen05.alloc(64), place)
         builder.asm(tcgen05.RELINQUISH)
     builder.asm(barriers.bar_sync(0, 128))
     columns = builder.load("i32", builder.shared(8), 4)
@@ -193,7 +193,7 @@ def test_a_product_in_tensor_memory_assembles_without_messages() -> None:
     builder.asm(tcgen05.FENCE_BEFORE)
     builder.asm(barriers.bar_sync(0, 128))
     with builder.guarded(first_warp, "free"):
-        builder.asm(tcgen05.DEALLOC, columns, i32(64))
+        builder.asm(tcgen05.dealloc(64), columns)
     builder.ret()
     cubin = assemble.assemble(ptx_of(module, SM_100A), SM_100A)
     assert (cubin.messages, cubin.spill_bytes) == ((), 0)

@@ -1,0 +1,52 @@
+"""The whole back end, as a table of contents: schedule, layouts, LLVM, PTX.
+
+Invariant: a function of the module and the target alone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from astdsl.errors import WrongTarget
+from astdsl.ir.core import Module
+from astdsl.ir.launch import LaunchPlan
+from astdsl.lowering.layout.shared import SharedPlan
+from astdsl.lowering.nvptx.emit import emit
+from astdsl.lowering.nvptx.pipeline import generate, optimised
+from astdsl.lowering.schedule.kernel import schedule
+from astdsl.lowering.target import TARGETS, Target
+
+
+@dataclass(frozen=True, slots=True)
+class Compiled:
+    """A kernel's scheduled IR, LLVM as it was written, PTX, launch plan, shared-memory map."""
+
+    scheduled: Module
+    written_llvm: str
+    ptx: str
+    plan: LaunchPlan
+    shared: SharedPlan
+    target: Target
+
+    @property
+    def llvm(self) -> str:
+        """The LLVM text that the PTX was printed from."""
+        return optimised(self.written_llvm, self.target)
+
+
+def compile_module(module: Module, target: str) -> Compiled:
+    """Compile a kernel for a target, `sm_90a` or `sm_100a`."""
+    architecture = find_target(target)
+    scheduled = schedule(module, architecture)
+    emitted = emit(scheduled, architecture)
+    ptx = generate(emitted.text, architecture)
+    return Compiled(scheduled, emitted.text, ptx, emitted.plan, emitted.shared, architecture)
+
+
+def find_target(name: str) -> Target:
+    """Return a target's row."""
+    if name not in TARGETS:
+        raise WrongTarget(
+            f"there is no target `{name}`", help=f"choose one of {', '.join(TARGETS)}"
+        )
+    return TARGETS[name]

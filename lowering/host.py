@@ -1,0 +1,78 @@
+"""Index arithmetic that the host does before a launch: grids and checks, as plain data.
+
+Invariant: what cannot be known on the host (a value loaded from memory) is refused where it is.
+"""
+
+from __future__ import annotations
+
+from astdsl.errors import UnsupportedFeature
+from astdsl.ir import ops
+from astdsl.ir.core import Module, Op, Value
+from astdsl.ir.launch import HostExpression
+from astdsl.lowering.windows import Forms
+
+_BINARY: dict[type[Op], str] = {
+    ops.Add: "add",
+    ops.Subtract: "subtract",
+    ops.Multiply: "multiply",
+    ops.Divide: "divide",
+    ops.FloorDivide: "floor_divide",
+    ops.Remainder: "remainder",
+    ops.Minimum: "minimum",
+    ops.Maximum: "maximum",
+    ops.BitAnd: "and",
+    ops.BitOr: "or",
+    ops.BitXor: "xor",
+    ops.ShiftLeft: "shift_left",
+    ops.ShiftRight: "shift_right",
+    ops.Negate: "negate",
+    ops.Absolute: "absolute",
+}
+
+
+class HostExpressions:
+    """Turns scalars of a module into host expressions."""
+
+    def __init__(self, module: Module) -> None:
+        self._forms = Forms(module.body)
+        self._params = {p.value: k for k, p in enumerate(module.params)}
+
+    def __getitem__(self, value: Value) -> HostExpression:
+        if value in self._params:
+            return ("scalar", self._params[value])
+        maker = self._forms.makers.get(value)
+        if isinstance(maker, ops.Constant):
+            return maker.value
+        if isinstance(maker, ops.Dim):
+            return ("dim", self._params[maker.ref], maker.axis)
+        assert maker is not None, f"{value} is made by nothing that the host sees"
+        return self._operation(maker)
+
+    def _operation(self, maker: Op) -> HostExpression:
+        operands = [self[v] for v in maker.operands] if _is_host(maker) else []
+        if isinstance(maker, ops.Compare):
+            return (maker.predicate, *operands)
+        if isinstance(maker, ops.Select):
+            return ("select", *operands)
+        if isinstance(maker, ops.Invert) and maker.result.tile.dtype.kind == "bool":
+            return ("not", *operands)
+        if isinstance(maker, ops.Cast):
+            return _cast(maker, operands)
+        name = _BINARY.get(type(maker))
+        if name is None:
+            raise UnsupportedFeature(
+                "the host cannot compute this value before the launch",
+                (maker.span, "needed for the grid or an `assert` on the host"),
+                help="compute it from shapes, scalars and constants",
+            )
+        return (name, *operands)
+
+
+def _is_host(maker: Op) -> bool:
+    return isinstance(maker, ops.Elementwise)
+
+
+def _cast(maker: ops.Cast, operands: list[HostExpression]) -> HostExpression:
+    if maker.dtype.kind == "bool":
+        return ("ne", *operands, 0)
+    return ("float" if maker.dtype.is_float else "int", *operands)

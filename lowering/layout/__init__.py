@@ -1,0 +1,1 @@
+"""Which thread holds which element: register layouts, shared-memory layouts, their inference."""

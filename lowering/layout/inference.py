@@ -1,0 +1,276 @@
+"""Choosing a register layout for every tile of a scheduled kernel.
+
+One forward walk: loads choose what makes their accesses wide, products what the tensor core
+demands, everything else follows its operands.
+
+Invariant: a value is either held in one layout (`Layout`), or `FREE`: made anew in whatever
+layout a use asks for, since that costs next to nothing (constants, index tiles, broadcasts).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Final, TypeAlias
+
+from astdsl.ir import ops
+from astdsl.ir.core import Block, Op, Value
+from astdsl.ir.types import GMEM, AccumulatorType, RefType, TileType
+from astdsl.lowering.layout.registers import (
+    WIDEST_ACCESS_BYTES,
+    Layout,
+    blocked,
+    tmem_accumulator,
+    wgmma_accumulator,
+)
+from astdsl.lowering.target import WGMMA, Target
+
+
+class _Free:
+    """The layout of what is made where it is used."""
+
+    def __repr__(self) -> str:
+        return "FREE"
+
+
+FREE: Final = _Free()
+Placement: TypeAlias = Layout | _Free
+Rule: TypeAlias = Callable[["Inference", Op], None]
+_RULES: dict[type[Op], Rule] = {}
+
+
+def _infers(*kinds: type[Op]) -> Callable[[Rule], Rule]:
+    def register(rule: Rule) -> Rule:
+        for kind in kinds:
+            assert kind not in _RULES, f"two layout rules for {kind.__name__}"
+            _RULES[kind] = rule
+        return rule
+
+    return register
+
+
+def infer_layouts(body: Block, threads: int, target: Target) -> dict[Value, Placement]:
+    """Return the placement of every tile in `body`, which is run by `threads` threads."""
+    inference = Inference(threads, target)
+    inference.arguments(body.args)
+    inference.block(body)
+    return inference.placements
+
+
+class Inference:
+    """The state of one walk: what is placed so far."""
+
+    def __init__(self, threads: int, target: Target) -> None:
+        self.threads = threads
+        self.target = target
+        self.placements: dict[Value, Placement] = {}
+
+    def block(self, block: Block) -> None:
+        """Place every result made in a block."""
+        for op in block.ops:
+            self.op(op)
+
+    def op(self, op: Op) -> None:
+        """Place the results of one operation."""
+        rule = _RULES.get(type(op))
+        if rule:
+            rule(self, op)
+            return
+        if isinstance(op, ops.Elementwise):
+            self.place(op.result, self.common(op.operands))
+            return
+        tiles = [v for v in op.results if isinstance(v.type, TileType)]
+        assert all(v.tile.shape == () for v in tiles), f"no layout rule for {type(op).__name__}"
+        for value in tiles:
+            self.place(value, self.default(value.tile))
+
+    def place(self, value: Value, placement: Placement) -> None:
+        """Record where a value is."""
+        self.placements[value] = placement
+
+    def arguments(self, values: Iterable[Value]) -> None:
+        """Place block arguments that no loop carries: indices, scalars."""
+        for value in values:
+            if isinstance(value.type, TileType):
+                self.place(value, self.default(value.type))
+
+    def default(self, tile: TileType) -> Layout:
+        """Return the coalesced layout."""
+        return coalesced(tile, self.threads)
+
+    def common(self, values: Iterable[Value]) -> Placement:
+        """Return where an elementwise operation on `values` happens.
+
+        The first operand that is held decides, one with more registers first: an accumulator
+        is not moved for the sake of a small operand's copy.
+        """
+        values = tuple(values)
+        held = [p for p in map(self.placements.__getitem__, values) if isinstance(p, Layout)]
+        if held:
+            return max(held, key=lambda layout: layout.register_count)
+        return FREE
+
+    def settled(self, value: Value) -> Layout:
+        """Return the layout of a value that must be held."""
+        placement = self.placements[value]
+        return placement if isinstance(placement, Layout) else self.default(value.tile)
+
+
+def coalesced(tile: TileType, threads: int, order: tuple[int, ...] = ()) -> Layout:
+    """Return the blocked layout whose accesses along the fastest axis of `order` are wide.
+
+    They are no wider than leaves every thread some.
+    """
+    if not tile.shape:
+        return blocked((), threads)
+    vector = max(1, WIDEST_ACCESS_BYTES * 8 // max(8, tile.dtype.bits))
+    fast = order[0] if order else -1
+    while vector > 1 and (tile.shape[fast] % vector or vector * threads > tile.elements):
+        vector //= 2
+    return blocked(tile.shape, threads, vector, order)
+
+
+# What is made anew where it is used takes no registers of its own.
+FREE_KINDS = (ops.Constant, ops.Iota, ops.Broadcast)
+
+
+@_infers(ops.Constant, ops.Iota)
+def _made_anywhere(inference: Inference, op: Op) -> None:
+    scalar = op.result.tile.shape == ()
+    inference.place(op.result, inference.default(op.result.tile) if scalar else FREE)
+
+
+@_infers(ops.Broadcast)
+def _broadcast(inference: Inference, op: Op) -> None:
+    inference.place(op.result, FREE)
+
+
+@_infers(ops.Load)
+def _load(inference: Inference, op: ops.Load) -> None:
+    ref = op.ref.ref
+    axes = [a for a, kept in enumerate(op.kept) if kept]
+    order = [axes.index(a) for a in fastest_first(ref) if a in axes]
+    tile = op.window_type
+    inference.place(op.result, coalesced(tile, inference.threads, tuple(order)))
+
+
+def fastest_first(ref: RefType) -> tuple[int, ...]:
+    """Return the axes of a ref, the contiguous one first, the rest last axis first."""
+    axes = tuple(reversed(range(ref.rank)))
+    if ref.space == GMEM and 1 in ref.strides:
+        contiguous = ref.rank - 1 - ref.strides[::-1].index(1)
+        return (contiguous, *(a for a in axes if a != contiguous))
+    return axes
+
+
+@_infers(ops.Reduce)
+def _reduce(inference: Inference, op: ops.Reduce) -> None:
+    inference.place(op.result, inference.settled(op.x).without(op.axes))
+
+
+@_infers(ops.ArgReduce)
+def _arg_reduce(inference: Inference, op: ops.ArgReduce) -> None:
+    inference.place(op.result, inference.settled(op.x).without((op.axis,)))
+
+
+@_infers(ops.Transpose)
+def _transpose(inference: Inference, op: ops.Transpose) -> None:
+    placement = inference.placements[op.x]
+    held = isinstance(placement, Layout)
+    inference.place(op.result, placement.permuted(op.permutation) if held else FREE)  # type: ignore[union-attr]
+
+
+@_infers(ops.Reshape)
+def _reshape(inference: Inference, op: ops.Reshape) -> None:
+    placement = inference.placements[op.x]
+    if not isinstance(placement, Layout):
+        inference.place(op.result, inference.default(op.result.tile))
+        return
+    moved = reshaped(placement, op.shape)
+    inference.place(op.result, moved or inference.default(op.result.tile))
+
+
+def reshaped(layout: Layout, shape: tuple[int, ...]) -> Layout | None:
+    """Return the layout after adding or removing axes of extent 1, None for other reshapes."""
+    kept = [n for n in layout.shape if n != 1]
+    if kept != [n for n in shape if n != 1]:
+        return None
+    result = layout.without(a for a, n in enumerate(layout.shape) if n == 1)
+    for axis, extent in enumerate(shape):
+        if extent == 1:
+            result = result.expanded(axis)
+    return result
+
+
+@_infers(ops.Slice)
+def _slice(inference: Inference, op: Op) -> None:
+    inference.place(op.result, inference.default(op.result.tile))
+
+
+@_infers(ops.Insert)
+def _insert(inference: Inference, op: ops.Insert) -> None:
+    inference.place(op.result, inference.settled(op.x))
+
+
+@_infers(ops.AccumulatorRead)
+def _accumulator_read(inference: Inference, op: ops.AccumulatorRead) -> None:
+    inference.place(op.result, accumulator_layout(op.accumulator, inference))
+
+
+def accumulator_layout(accumulator: Value, inference: Inference) -> Layout:
+    """Return how the threads hold an accumulator that they read."""
+    kind = accumulator.type
+    assert isinstance(kind, AccumulatorType), f"expected an accumulator, got {kind}"
+    rows, columns = kind.shape
+    if inference.target.has(WGMMA):
+        return wgmma_accumulator((rows, columns), inference.threads)
+    return tmem_accumulator((rows, columns), inference.threads)
+
+
+@_infers(ops.If)
+def _if(inference: Inference, op: ops.If) -> None:
+    inference.block(op.then)
+    inference.block(op.otherwise)
+    sides = (ops.yielded(op.then), ops.yielded(op.otherwise))
+    for result, *values in zip(op.results, *sides, strict=True):
+        if isinstance(result.type, TileType):
+            common = inference.common(values)
+            held = common if isinstance(common, Layout) else inference.default(result.type)
+            inference.place(result, held)
+
+
+@_infers(ops.Phase)
+def _phase(inference: Inference, op: ops.Phase) -> None:
+    inference.block(op.body)
+    for result, value in zip(op.results, ops.yielded(op.body), strict=True):
+        if isinstance(result.type, TileType):
+            inference.place(result, inference.settled(value))
+
+
+@_infers(ops.For)
+def _for(inference: Inference, op: ops.For) -> None:
+    inference.arguments(op.body.args[:1])
+    _carried(inference, op, op.body.args[1:], op.body)
+
+
+@_infers(ops.While)
+def _while(inference: Inference, op: ops.While) -> None:
+    _carried(inference, op, op.body.args, op.body)
+    for argument, result in zip(op.condition.args, op.results, strict=True):
+        if isinstance(result.type, TileType):
+            inference.place(argument, inference.placements[result])
+    inference.block(op.condition)
+
+
+def _carried(inference: Inference, op: ops.Loop, arguments: tuple[Value, ...], body: Block) -> None:
+    """Place what a loop carries: as it enters, or if that is FREE as the body leaves it."""
+    tiles = [k for k, v in enumerate(op.initial) if isinstance(v.type, TileType)]
+    for k in tiles:
+        inference.place(arguments[k], inference.placements[op.initial[k]])
+    if any(inference.placements[arguments[k]] is FREE for k in tiles):
+        inference.block(body)
+        for k in tiles:
+            if inference.placements[arguments[k]] is FREE:
+                inference.place(arguments[k], inference.settled(ops.yielded(body)[k]))
+    inference.block(body)
+    for k in tiles:
+        inference.place(op.results[k], inference.placements[arguments[k]])

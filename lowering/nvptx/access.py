@@ -1,0 +1,219 @@
+"""Where the elements of a window are: addresses and predicates, register by register.
+
+Invariant: an access is either `vector` elements wide for every register of the layout, or one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from astdsl.ir import ops
+from astdsl.lowering.layout.registers import WIDEST_ACCESS_BYTES, Layout
+from astdsl.lowering.layout.shared import BufferLayout
+from astdsl.lowering.nvptx.function import MEMORY_TYPES, Emitter
+from astdsl.lowering.nvptx.values import LV, i32, i64
+
+_SWIZZLE_PERIOD_BITS = 7  # PTX ISA 5.5.7: address bits 7 and up are XORed into bits 4 and up
+_SWIZZLE_UNIT_BYTES = 16
+
+
+def vector_elements(layout: Layout, axis: int, element_bytes: int) -> int:
+    """Return how many neighbouring registers are neighbours along `axis` and start aligned."""
+    first = layout.registers[0] if layout.registers else None
+    if first is None or first.axis != axis or first.stride != 1:
+        return 1
+    others = [d.stride for d in (*layout.registers[1:], *layout.threads) if d.axis == axis]
+    width = WIDEST_ACCESS_BYTES // element_bytes
+    while width > 1 and (first.extent % width or any(s % width for s in others)):
+        width //= 2
+    return max(1, width)
+
+
+class GlobalWindow:
+    """A window of a global array, as the threads of a layout reach it."""
+
+    def __init__(self, emitter: Emitter, op: ops.Window, layout: Layout) -> None:
+        self.emitter, self.builder = emitter, emitter.builder
+        self.op, self.layout = op, layout
+        self.argument = emitter.arguments[op.ref]
+        self.dtype = op.ref.ref.dtype
+        self.type = MEMORY_TYPES[self.dtype.name]
+        self.starts = [emitter.scalar(v) for v in op.starts]
+        kept = [a for a, k in enumerate(op.kept) if k]
+        self.tile_axis = {ref_axis: k for k, ref_axis in enumerate(kept)}
+        self._base: LV | None = None
+        self._moves: dict[tuple[int, int], LV] = {}
+        self._insides: dict[tuple[int, int], LV | None] = {}
+
+    @property
+    def vector(self) -> int:
+        """Elements of one access where the whole window is inside; 1 if they may not be joined."""
+        ref, op = self.op.ref.ref, self.op
+        if not ref.tma or 1 not in ref.strides or not self.layout.is_exact:
+            return 1
+        contiguous = len(ref.strides) - 1 - ref.strides[::-1].index(1)
+        if not op.kept[contiguous] or op.steps[contiguous] != 1:
+            return 1
+        tile_axis = self.tile_axis[contiguous]
+        width = vector_elements(self.layout, tile_axis, self.dtype.bytes)
+        start = self.emitter.forms[op.starts[contiguous]].divisor
+        while width > 1 and start % width:
+            width //= 2
+        return width
+
+    def address(self, register: int) -> LV:
+        """Return the address of a register's element."""
+        index = self.base()
+        for ref_axis, tile_axis in self.tile_axis.items():
+            offset = self.layout.offsets[register][tile_axis]
+            if offset:
+                index = self.builder.add(index, self._move(ref_axis, offset))
+        return self.builder.gep(self.type, self.argument.pointer, index)
+
+    def base(self) -> LV:
+        """Return the element number of the thread's register 0, i64."""
+        if self._base is None:
+            total = i64(0)
+            for axis, start in enumerate(self.starts):
+                place = start
+                if axis in self.tile_axis:
+                    place = self.builder.add(place, self._thread_part(axis))
+                stride = self.argument.strides[axis]
+                total = self.builder.add(total, self.builder.mul(place, stride))
+            self._base = total
+        return self._base
+
+    def inside(self, register: int) -> LV | None:
+        """Return whether a register's element exists; None: always."""
+        result = self.emitter.is_inside(self.layout, register)
+        for axis in range(len(self.starts)):
+            tile_axis = self.tile_axis.get(axis)
+            offset = 0 if tile_axis is None else self.layout.offsets[register][tile_axis]
+            result = self.emitter.both(result, self._inside_axis(axis, offset))
+        return result
+
+    def all_inside(self) -> LV | None:
+        """Return whether the whole window is inside, the same in every thread; None: always."""
+        result: LV | None = None
+        for axis, start in enumerate(self.starts):
+            if self._is_static(axis):
+                continue
+            reach = (self.op.sizes[axis] - 1) * self.op.steps[axis]
+            last = self.builder.add(start, i64(reach))
+            low = self.builder.icmp("sge", start, i64(0))
+            high = self.builder.icmp("slt", last, self.argument.dims[axis])
+            result = self.emitter.both(result, self.builder.and_(low, high))
+        return result
+
+    def _is_static(self, axis: int) -> bool:
+        """Whether the window is known to be inside along an axis."""
+        extent = self.op.ref.ref.shape[axis]
+        start = self.emitter.forms[self.op.starts[axis]]
+        if extent is None or not start.is_constant:
+            return False
+        last = start.constant + (self.op.sizes[axis] - 1) * self.op.steps[axis]
+        return 0 <= min(start.constant, last) and max(start.constant, last) < extent
+
+    def _thread_part(self, axis: int) -> LV:
+        base = self.emitter.coordinate_base(self.layout, self.tile_axis[axis])
+        wide = self.builder.cast("sext", base, "i64")
+        return self.builder.mul(wide, i64(self.op.steps[axis]))
+
+    def _move(self, axis: int, offset: int) -> LV:
+        key = (axis, offset)
+        if key not in self._moves:
+            count = i64(offset * self.op.steps[axis])
+            self._moves[key] = self.builder.mul(count, self.argument.strides[axis])
+        return self._moves[key]
+
+    def _inside_axis(self, axis: int, offset: int) -> LV | None:
+        key = (axis, offset)
+        if key not in self._insides:
+            self._insides[key] = None if self._is_static(axis) else self._compare(axis, offset)
+        return self._insides[key]
+
+    def _compare(self, axis: int, offset: int) -> LV:
+        place = self.starts[axis]
+        if axis in self.tile_axis:
+            place = self.builder.add(place, self._thread_part(axis))
+            place = self.builder.add(place, i64(offset * self.op.steps[axis]))
+        return self.builder.icmp("ult", place, self.argument.dims[axis])
+
+
+class SharedWindow:
+    """A window of a shared-memory buffer, as the threads of a layout reach it."""
+
+    def __init__(self, emitter: Emitter, op: ops.Window, layout: Layout) -> None:
+        self.emitter, self.builder = emitter, emitter.builder
+        self.op, self.layout = op, layout
+        self.buffer = emitter.shared.layouts[op.ref]
+        self.dtype = op.ref.ref.dtype
+        self.type = MEMORY_TYPES[self.dtype.name]
+        self.slot_axes = op.ref.ref.rank - len(self.buffer.shape) if op.ref.ref.rank else 0
+        starts = [self.builder.cast("trunc", emitter.scalar(v), "i32") for v in op.starts]
+        self.starts = starts[self.slot_axes :]
+        self.pointer = slot_pointer(emitter, op.ref, starts[: self.slot_axes])
+        kept = [a for a in range(len(op.kept)) if op.kept[a]]
+        self.tile_axis = {axis - self.slot_axes: k for k, axis in enumerate(kept)}
+
+    @property
+    def vector(self) -> int:
+        """Elements of one access."""
+        contiguous = self.buffer.order[0]
+        axis = contiguous + self.slot_axes
+        if contiguous not in self.tile_axis or self.op.steps[axis] != 1:
+            return 1
+        width = vector_elements(self.layout, self.tile_axis[contiguous], self.dtype.bytes)
+        start = self.emitter.forms[self.op.starts[axis]].divisor
+        row = self.buffer.chunk_elements
+        while width > 1 and (start % width or row % width):
+            width //= 2
+        return width
+
+    def address(self, register: int) -> LV:
+        """Return the address of a register's element."""
+        places = [self._place(axis, register) for axis in range(len(self.buffer.shape))]
+        return buffer_address(self.emitter, self.pointer, self.buffer, places)
+
+    def _place(self, axis: int, register: int) -> LV:
+        start = self.starts[axis] if self.starts else i32(0)
+        tile_axis = self.tile_axis.get(axis)
+        if tile_axis is None:
+            return start
+        coordinate = self.emitter.coordinates(self.layout, tile_axis)[register]
+        if self.layout.padded[tile_axis] > self.layout.shape[tile_axis]:
+            last = i32(self.layout.shape[tile_axis] - 1)
+            coordinate = self.builder.intrinsic("llvm.umin", coordinate, last)
+        step = self.op.steps[axis + self.slot_axes]
+        return self.builder.add(start, self.builder.mul(coordinate, i32(step)))
+
+
+def slot_pointer(emitter: Emitter, ref: object, slots: Sequence[LV]) -> LV:
+    """Return where a slot of a buffer begins; `slots` are i32 numbers, at most one."""
+    assert len(slots) <= 1, "a ring has one axis of slots"
+    pointer = emitter.builder.shared(emitter.shared.offsets[ref])  # type: ignore[index]
+    for slot in slots:
+        size = emitter.shared.layouts[ref].slot_bytes  # type: ignore[index]
+        pointer = emitter.builder.gep("i8", pointer, emitter.builder.mul(slot, i32(size)))
+    return pointer
+
+
+def buffer_address(emitter: Emitter, pointer: LV, buffer: BufferLayout, places: Sequence[LV]) -> LV:
+    """Return the address of the element at `places` (i32, one an axis) of a slot."""
+    builder = emitter.builder
+    column = places[buffer.order[0]]
+    row = i32(0)
+    for axis, stride in buffer.row_strides.items():
+        row = builder.add(row, builder.mul(places[axis], i32(stride)))
+    offset = builder.mul(row, i32(buffer.row_bytes))
+    if buffer.chunks > 1:
+        chunk = builder.binary("udiv", column, i32(buffer.chunk_elements))
+        column = builder.binary("urem", column, i32(buffer.chunk_elements))
+        offset = builder.add(offset, builder.mul(chunk, i32(buffer.chunk_bytes)))
+    offset = builder.add(offset, builder.mul(column, i32(buffer.dtype.bytes)))
+    if buffer.swizzle_bytes:
+        rows = builder.lshr(offset, i32(_SWIZZLE_PERIOD_BITS))
+        mask = buffer.swizzle_bytes // _SWIZZLE_UNIT_BYTES - 1
+        flip = builder.mul(builder.and_(rows, i32(mask)), i32(_SWIZZLE_UNIT_BYTES))
+        offset = builder.xor(offset, flip)
+    return builder.gep("i8", pointer, offset)

@@ -1,0 +1,214 @@
+"""From a scheduled kernel to LLVM text, and the plan of its launch.
+
+Invariant: the order of `LaunchPlan.slots` is the order of the kernel's parameters.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from astdsl.ir import ops
+from astdsl.ir.core import IN, Module, Param, Value, walk
+from astdsl.ir.launch import (
+    Check,
+    DimSlot,
+    LaunchPlan,
+    MapSlot,
+    PointerSlot,
+    ScalarSlot,
+    Slot,
+    StrideSlot,
+)
+from astdsl.ir.types import RefType
+from astdsl.lowering.buffers import plan_shared
+from astdsl.lowering.host import HostExpressions
+from astdsl.lowering.layout.inference import infer_layouts
+from astdsl.lowering.layout.registers import splat
+from astdsl.lowering.layout.shared import SharedPlan
+from astdsl.lowering.nvptx import rules, tensor_memory  # noqa: F401  (registers the rules)
+from astdsl.lowering.nvptx.asm import barriers
+from astdsl.lowering.nvptx.function import (
+    MEMORY_TYPES,
+    Emitter,
+    MapKey,
+    RefArgument,
+    as_register,
+)
+from astdsl.lowering.nvptx.llvm import LaunchBounds, Parameter
+from astdsl.lowering.nvptx.llvm import Module as LlvmModule
+from astdsl.lowering.nvptx.values import LV, i32, i64
+from astdsl.lowering.target import TCGEN05, Target
+from astdsl.lowering.tensor_maps import pieces
+from astdsl.lowering.windows import Forms
+from astdsl.source import NOWHERE
+
+
+@dataclass(frozen=True, slots=True)
+class Emitted:
+    """The LLVM text of a kernel, how to launch it, and what stands in its shared memory."""
+
+    text: str
+    plan: LaunchPlan
+    shared: SharedPlan
+
+
+def emit(module: Module, target: Target) -> Emitted:
+    """Write a module of one `Launch` as LLVM text."""
+    launch = _launch(module)
+    threads = launch.warpgroups * target.threads_per_warpgroup
+    shared = plan_shared(launch.body, target)
+    placements = infer_layouts(launch.body, threads, target)
+    parameters = _Parameters(module, launch, shared)
+    llvm = LlvmModule()
+    name = kernel_name(module.name)
+    builder = llvm.kernel(name, parameters.declared, LaunchBounds(threads=threads))
+    if module.span is not NOWHERE:
+        builder.debug(module.span.file, module.span.line)
+    emitter = Emitter(builder, target, threads, placements, shared, Forms(launch.body))
+    parameters.define(emitter)
+    _body(emitter, launch)
+    host = HostExpressions(module)
+    plan = LaunchPlan(
+        name=name,
+        target=target.name,
+        slots=tuple(parameters.slots),
+        grid=host[ops.yielded(launch.grid)[0]],
+        threads=threads,
+        shared_bytes=shared.total_bytes,
+        checks=tuple(
+            Check(host[op.condition], op.message, op.span)
+            for op in module.body.ops
+            if isinstance(op, ops.Assert)
+        ),
+    )
+    return Emitted(llvm.text(), plan, shared)
+
+
+def _launch(module: Module) -> ops.Launch:
+    launches = [op for op in module.body.ops if isinstance(op, ops.Launch)]
+    assert len(launches) == 1, f"a scheduled module has one launch, not {len(launches)}"
+    return launches[0]
+
+
+def kernel_name(name: str) -> str:
+    """Return a PTX identifier for a kernel's name."""
+    plain = re.sub(r"[^A-Za-z0-9_]", lambda m: f"_{ord(m[0]):x}_", name)
+    return plain if plain[:1].isalpha() else f"kernel_{plain}"
+
+
+def _body(emitter: Emitter, launch: ops.Launch) -> None:
+    builder = emitter.builder
+    (block,) = launch.body.args
+    number = builder.cast("zext", builder.special_register("ctaid.x"), "i64")
+    emitter.placements[block] = splat((), emitter.threads)
+    emitter.define(block, splat((), emitter.threads), [number])
+    _initialise_barriers(emitter, launch)
+    if emitter.target.has(TCGEN05):
+        emitter.tensor_memory = tensor_memory.reserve(emitter, launch.body)
+    emitter.block(launch.body)
+    if emitter.tensor_memory:
+        tensor_memory.release(emitter, emitter.tensor_memory)
+    builder.ret()
+
+
+def _initialise_barriers(emitter: Emitter, launch: ops.Launch) -> None:
+    """Initialise every mbarrier before anything can use one, also the asynchronous proxy."""
+    found = [op for op in walk(launch.body) if isinstance(op, ops.AllocBarrier)]
+    if not found:
+        return
+    builder = emitter.builder
+    with builder.guarded(emitter.is_first_thread(), "initialise"):
+        for op in found:
+            base = builder.shared(emitter.shared.offsets[op.result])
+            for index in range(op.count):
+                address = builder.shared_address(builder.gep("i64", base, i32(index)))
+                builder.asm(barriers.MBARRIER_INIT, address, i32(op.arrivals))
+        builder.asm(barriers.FENCE_MBARRIER_INIT)
+        builder.asm(barriers.FENCE_PROXY_ASYNC)
+    emitter.synchronise()
+
+
+class _Parameters:
+    """The kernel's parameters: what its body uses of each argument, and no more."""
+
+    def __init__(self, module: Module, launch: ops.Launch, shared: SharedPlan) -> None:
+        self.declared: list[Parameter] = []
+        self.slots: list[Slot] = []
+        self._numbers: list[tuple[Value, Slot, str]] = []
+        used = {v for op in walk(launch.body) for v in op.operands}
+        maps = _maps(launch, shared)
+        for number, param in enumerate(module.params):
+            if param.value in used:
+                self._param(number, param, maps.get(param.value, {}))
+
+    def _param(self, number: int, param: Param, maps: dict[MapKey, None]) -> None:
+        if not isinstance(param.value.type, RefType):
+            dtype = param.value.tile.dtype
+            scalar = Parameter.scalar(param.name, MEMORY_TYPES[dtype.name])
+            self._add(param.value, ScalarSlot(number, dtype), scalar)
+            return
+        ref = param.value.type
+        read_only = param.role == IN
+        array = Parameter.array(param.name, align=ref.align_bytes, read_only=read_only)
+        self._add(param.value, PointerSlot(number), array)
+        for axis in range(ref.rank):
+            if ref.shape[axis] is None:
+                dim = Parameter.scalar(f"{param.name}.dim{axis}", "i64")
+                self._add(param.value, DimSlot(number, axis), dim)
+            if ref.strides[axis] is None:
+                stride = Parameter.scalar(f"{param.name}.stride{axis}", "i64")
+                self._add(param.value, StrideSlot(number, axis), stride)
+        for key in maps:
+            tensor_map = Parameter.tensor_map(f"{param.name}.map{len(self.declared)}")
+            self._add(param.value, MapSlot(number, *key), tensor_map)
+
+    def _add(self, value: Value, slot: Slot, parameter: Parameter) -> None:
+        self._numbers.append((value, slot, parameter.name))
+        self.slots.append(slot)
+        self.declared.append(parameter)
+
+    def define(self, emitter: Emitter) -> None:
+        """Tell the emitter where each argument is."""
+        found: dict[Value, list[tuple[Slot, LV]]] = {}
+        for value, slot, name in self._numbers:
+            found.setdefault(value, []).append((slot, emitter.builder.parameters[name]))
+        for value, numbers in found.items():
+            if isinstance(value.type, RefType):
+                emitter.arguments[value] = _argument(value.type, numbers)
+            else:
+                _define_scalar(emitter, value, numbers[0][1])
+
+
+def _define_scalar(emitter: Emitter, value: Value, number: LV) -> None:
+    layout = splat((), emitter.threads)
+    emitter.placements[value] = layout
+    emitter.define(value, layout, [as_register(emitter.builder, number, value.tile.dtype)])
+
+
+def _argument(ref: RefType, numbers: list[tuple[Slot, LV]]) -> RefArgument:
+    dims = {s.axis: v for s, v in numbers if isinstance(s, DimSlot)}
+    strides = {s.axis: v for s, v in numbers if isinstance(s, StrideSlot)}
+    (pointer,) = (v for s, v in numbers if isinstance(s, PointerSlot))
+    maps = {(s.order, s.box, s.swizzle_bytes): v for s, v in numbers if isinstance(s, MapSlot)}
+    return RefArgument(
+        pointer,
+        tuple(dims.get(a) or i64(_known(n)) for a, n in enumerate(ref.shape)),
+        tuple(strides.get(a) or i64(_known(n)) for a, n in enumerate(ref.strides)),
+        dict(maps),
+    )
+
+
+def _known(number: int | None) -> int:
+    # What is not known has a slot, and the slot's value is taken.
+    return number or 0
+
+
+def _maps(launch: ops.Launch, shared: SharedPlan) -> dict[Value, dict[MapKey, None]]:
+    """Return the tensor maps that copies of each array use, in order of first use."""
+    found: dict[Value, dict[MapKey, None]] = {}
+    for op in walk(launch.body):
+        if isinstance(op, ops.Copy):
+            key = pieces(op, shared.layouts[op.buffer]).key
+            found.setdefault(op.ref, {})[key] = None
+    return found

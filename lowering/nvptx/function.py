@@ -1,0 +1,379 @@
+"""The state of lowering one kernel's body: where every value is, in which registers.
+
+Invariant: a tile is a tuple of LLVM values, one for each register of its layout. `registers` of a
+value in a layout are made once for each block of the program that sees them; conversions and
+FREE values are made where they are first asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+from astdsl.ir import ops
+from astdsl.ir.core import Block, Op, Value
+from astdsl.ir.dtypes import DType
+from astdsl.ir.types import TileType
+from astdsl.lowering.layout.conversion import register_moves
+from astdsl.lowering.layout.inference import Placement, coalesced
+from astdsl.lowering.layout.registers import REPLICATED, Digit, Layout, normalised
+from astdsl.lowering.layout.shared import SharedPlan
+from astdsl.lowering.nvptx.asm import barriers
+from astdsl.lowering.nvptx.builder import Builder
+from astdsl.lowering.nvptx.values import LV, i32, zero
+from astdsl.lowering.target import Target
+from astdsl.lowering.windows import Forms
+from astdsl.source import NOWHERE
+
+Registers: TypeAlias = tuple[LV, ...]
+# A tensor map of an array: its axes fastest first, the box along each, the swizzle in bytes.
+MapKey: TypeAlias = tuple[tuple[int, ...], tuple[int, ...], int]
+LLVM_TYPES = {
+    "f64": "double", "f32": "float", "f16": "half", "bf16": "bfloat", "i64": "i64", "u64": "i64",
+    "i32": "i32", "u32": "i32", "i16": "i16", "u16": "i16", "i8": "i8", "u8": "i8", "bool": "i1",
+    "tf32": "float",
+}  # fmt: skip
+# How an element is spelt in memory, where that differs.
+MEMORY_TYPES = LLVM_TYPES | {"bool": "i8"}
+
+
+def llvm_type(dtype: DType) -> str:
+    """Return the LLVM type of an element in a register."""
+    assert dtype.name in LLVM_TYPES, f"{dtype.name} has no arithmetic here"
+    return LLVM_TYPES[dtype.name]
+
+
+def padding(dtype: DType) -> LV:
+    """Return what stands in a register without an element: not poison, which may divide."""
+    return zero(llvm_type(dtype))
+
+
+@dataclass(slots=True)
+class RefArgument:
+    """A global array as the kernel sees it: base pointer, and i64 dims and strides by axis."""
+
+    pointer: LV
+    dims: tuple[LV, ...]
+    strides: tuple[LV, ...]
+    maps: dict[MapKey, LV] = field(default_factory=dict)
+
+
+# What a rule does: write the operation; for a FREE one, return its registers in a layout.
+StatementRule: TypeAlias = Callable[["Emitter", Any], None]
+TileRule: TypeAlias = Callable[["Emitter", Any, Layout], Sequence[LV]]
+STATEMENTS: dict[type[Op], StatementRule] = {}
+TILES: dict[type[Op], TileRule] = {}
+
+
+def lowers(*kinds: type[Op]) -> Callable[[StatementRule], StatementRule]:
+    """Register the rule of operations that act, or have more than one result."""
+
+    def register(rule: StatementRule) -> StatementRule:
+        for kind in kinds:
+            assert kind not in STATEMENTS and kind not in TILES, f"two rules for {kind.__name__}"
+            STATEMENTS[kind] = rule
+        return rule
+
+    return register
+
+
+def lowers_tile(*kinds: type[Op]) -> Callable[[TileRule], TileRule]:
+    """Register the rule of operations that give one tile, in the layout that is asked for."""
+
+    def register(rule: TileRule) -> TileRule:
+        for kind in kinds:
+            assert kind not in STATEMENTS and kind not in TILES, f"two rules for {kind.__name__}"
+            TILES[kind] = rule
+        return rule
+
+    return register
+
+
+class Emitter:
+    """Writes a kernel's body through a `Builder`, operation by operation."""
+
+    def __init__(
+        self,
+        builder: Builder,
+        target: Target,
+        threads: int,
+        placements: dict[Value, Placement],
+        shared: SharedPlan,
+        forms: Forms,
+        *,
+        approx_math: bool = False,
+    ) -> None:
+        self.builder = builder
+        self.target = target
+        self.threads = threads
+        self.placements = placements
+        self.shared = shared
+        self.forms = forms
+        self.approx_math = approx_math
+        self.thread = builder.special_register("tid.x")
+        self.arguments: dict[Value, RefArgument] = {}
+        self.extra: dict[Value, Any] = {}
+        self.tensor_memory: Any = None
+        self._makers: dict[Value, Op] = {}
+        self._held: list[dict[tuple[Value, Layout], Registers]] = [{}]
+        self._places: list[dict[tuple[tuple[Digit, ...], int, int], LV]] = [{}]
+
+    # Walking
+
+    def block(self, block: Block) -> None:
+        """Write every operation of a block; its last one, if a `Yield`, is the caller's."""
+        for op in block.ops:
+            self.op(op)
+
+    def op(self, op: Op) -> None:
+        """Write one operation."""
+        if op.span is not NOWHERE:
+            self.builder.locate(op.span.file, op.span.line, op.span.column + 1)
+        statement = STATEMENTS.get(type(op))
+        if statement:
+            statement(self, op)
+            return
+        self._makers[op.result] = op
+        placement = self.placements[op.result]
+        if isinstance(placement, Layout):
+            self.define(op.result, placement, TILES[type(op)](self, op, placement))
+
+    @contextmanager
+    def scope(self) -> Iterator[None]:
+        """Forget at the end what was made inside: it does not dominate what follows."""
+        self._held.append({})
+        self._places.append({})
+        yield
+        self._held.pop()
+        self._places.pop()
+
+    @contextmanager
+    def guarded(self, predicate: LV | None) -> Iterator[None]:
+        """Write the body for threads where `predicate` holds, None standing for true."""
+        if predicate is None:
+            yield
+            return
+        with self.scope(), self.builder.guarded(predicate):
+            yield
+
+    # Values
+
+    def define(self, value: Value, layout: Layout, registers: Sequence[LV]) -> None:
+        """Say which registers hold a value."""
+        assert len(registers) == layout.register_count, f"{value}: {len(registers)} registers"
+        self._held[-1][value, normalised(layout)] = tuple(registers)
+
+    def get(self, value: Value, layout: Layout) -> Registers:
+        """Return a value's registers in a layout, converting or making it where needed."""
+        layout = normalised(layout)
+        for held in reversed(self._held):
+            if (value, layout) in held:
+                return held[value, layout]
+        own = self.placements[value]
+        if isinstance(own, Layout):
+            registers = self.converted(self.get(value, own), value.tile, own, layout)
+        else:
+            maker = self._makers[value]
+            registers = tuple(TILES[type(maker)](self, maker, layout))
+        self.define(value, layout, registers)
+        return registers
+
+    def known(self, value: Value) -> float | int | bool | None:
+        """Return the number that a tile has everywhere, None where that is not known."""
+        maker = self._makers.get(value)
+        while isinstance(maker, ops.Broadcast):
+            maker = self._makers.get(maker.x)
+        return maker.value if isinstance(maker, ops.Constant) else None
+
+    def settled(self, value: Value, fallback: Layout) -> Layout:
+        """Return the layout that holds a value, `fallback` for a FREE one."""
+        placement = self.placements[value]
+        return placement if isinstance(placement, Layout) else fallback
+
+    def default_layout(self, tile: TileType) -> Layout:
+        """Return the layout of a tile that nothing else decides."""
+        return coalesced(tile, self.threads)
+
+    def scalar(self, value: Value) -> LV:
+        """Return the one register of a scalar."""
+        placement = self.placements[value]
+        assert value.tile.shape == () and isinstance(placement, Layout), f"{value} is no scalar"
+        (register,) = self.get(value, placement)
+        return register
+
+    def converted(
+        self, registers: Registers, tile: TileType, own: Layout, layout: Layout
+    ) -> Registers:
+        """Return a tile's registers in another layout than their own."""
+        moves = register_moves(normalised(own), normalised(layout))
+        if moves is None:
+            scratch = Scratch(self, tile)
+            scratch.write(registers, own)
+            return scratch.read(layout)
+        return moves.applied(registers, padding(tile.dtype))
+
+    # Threads
+
+    def coordinate_base(self, layout: Layout, axis: int) -> LV:
+        """Return the thread's part of the coordinates along an axis, i32."""
+        return self._place(layout, axis, 0)
+
+    def _place(self, layout: Layout, axis: int, offset: int) -> LV:
+        key = (layout.threads, axis, offset)
+        for places in reversed(self._places):
+            if key in places:
+                return places[key]
+        if offset:
+            made = self.builder.add(self._place(layout, axis, 0), i32(offset))
+        else:
+            made = self._thread_sum(layout.threads, axis)
+        self._places[-1][key] = made
+        return made
+
+    def _thread_sum(self, digits: tuple[Digit, ...], axis: int) -> LV:
+        total, divisor = i32(0), 1
+        for digit in digits:
+            if digit.axis == axis:
+                value = self.thread_digit(divisor, digit.extent)
+                total = self.builder.add(total, self.builder.mul(value, i32(digit.stride)))
+            divisor *= digit.extent
+        return total
+
+    def thread_digit(self, divisor: int, extent: int) -> LV:
+        """Return `thread // divisor % extent`."""
+        value = self.thread
+        if divisor > 1:
+            value = self.builder.binary("udiv", value, i32(divisor))
+        if divisor * extent < self.threads:
+            value = self.builder.binary("urem", value, i32(extent))
+        return value
+
+    def coordinate(self, layout: Layout, axis: int, register: int) -> LV:
+        """Return a register's coordinate along an axis, i32."""
+        return self._place(layout, axis, layout.offsets[register][axis])
+
+    def coordinates(self, layout: Layout, axis: int) -> list[LV]:
+        """Return each register's coordinate along an axis, i32."""
+        return [self._place(layout, axis, offsets[axis]) for offsets in layout.offsets]
+
+    def is_owner(self, layout: Layout) -> LV | None:
+        """Return whether this thread is the first to hold its elements; None: always."""
+        result, divisor = None, 1
+        for digit in layout.threads:
+            if digit.axis == REPLICATED and digit.extent > 1:
+                value = self.thread_digit(divisor, digit.extent)
+                result = self.both(result, self.builder.icmp("eq", value, i32(0)))
+            divisor *= digit.extent
+        return result
+
+    def is_inside(
+        self, layout: Layout, register: int, axes: Iterable[int] | None = None
+    ) -> LV | None:
+        """Return whether a register holds an element of the tile (along `axes`); None: always."""
+        result = None
+        for axis in range(len(layout.shape)) if axes is None else axes:
+            last = layout.reach[axis] + layout.offsets[register][axis]
+            if last >= layout.shape[axis]:
+                place = self.coordinate(layout, axis, register)
+                inside = self.builder.icmp("ult", place, i32(layout.shape[axis]))
+                result = self.both(result, inside)
+        return result
+
+    def both(self, left: LV | None, right: LV | None) -> LV | None:
+        """Return the conjunction of two predicates, None standing for true."""
+        if left is None or right is None:
+            return left if right is None else right
+        return self.builder.and_(left, right)
+
+    def is_first_thread(self) -> LV:
+        """Return whether this is thread 0, which issues what the block does once."""
+        return self.builder.icmp("eq", self.thread, i32(0))
+
+    def synchronise(self) -> None:
+        """Wait for every thread of the block."""
+        self.builder.asm(barriers.bar_sync(0, self.threads))
+
+
+class Scratch:
+    """A tile on its way through shared memory, row-major."""
+
+    def __init__(self, emitter: Emitter, tile: TileType) -> None:
+        self.emitter = emitter
+        self.tile = tile
+        self.type = MEMORY_TYPES[tile.dtype.name]
+        self.pointer = emitter.builder.shared(emitter.shared.scratch_offset_bytes)
+        emitter.shared.require_scratch(tile.elements * tile.dtype.bytes)
+
+    def write(self, registers: Sequence[LV], layout: Layout) -> None:
+        """Store the tile from a layout, after every thread is done with the scratch before."""
+        emitter = self.emitter
+        emitter.synchronise()
+        rank = len(layout.shape)
+        numbers = self.numbers(layout, (0,) * rank, (1,) * rank)
+        with emitter.guarded(emitter.is_owner(layout)):
+            for k, (register, number) in enumerate(zip(registers, numbers, strict=True)):
+                with emitter.guarded(emitter.is_inside(layout, k)):
+                    self._store(register, number)
+        emitter.synchronise()
+
+    def read(
+        self, layout: Layout, starts: tuple[int, ...] = (), steps: tuple[int, ...] = ()
+    ) -> Registers:
+        """Load a tile whose element i is the written one's `start + i * step`."""
+        rank = len(layout.shape)
+        numbers = self.numbers(layout, starts or (0,) * rank, steps or (1,) * rank)
+        return tuple(self._load(number) for number in numbers)
+
+    def read_reshaped(self, layout: Layout) -> Registers:
+        """Load the tile under another shape of as many elements."""
+        moved = Scratch(self.emitter, TileType(layout.shape, self.tile.dtype))
+        return moved.read(layout)
+
+    def numbers(self, layout: Layout, starts: tuple[int, ...], steps: tuple[int, ...]) -> list[LV]:
+        """Return each register's row-major element number in the written tile."""
+        builder = self.emitter.builder
+        strides = row_major_strides(self.tile.shape)
+        totals = [i32(0)] * layout.register_count
+        for axis, stride in enumerate(strides):
+            for k, coordinate in enumerate(self.emitter.coordinates(layout, axis)):
+                place = builder.mul(coordinate, i32(steps[axis]))
+                place = builder.add(place, i32(starts[axis]))
+                low = layout.offsets[k][axis] * steps[axis] + starts[axis]
+                high = low + layout.reach[axis] * steps[axis]
+                last = self.tile.shape[axis] - 1
+                if min(low, high) < 0 or max(low, high) > last:  # padding reads some element
+                    place = builder.intrinsic("llvm.umin", place, i32(last))
+                totals[k] = builder.add(totals[k], builder.mul(place, i32(stride)))
+        return totals
+
+    def _store(self, value: LV, number: LV) -> None:
+        builder = self.emitter.builder
+        place = builder.gep(self.type, self.pointer, number)
+        builder.store(as_memory(builder, value, self.tile.dtype), place, self.tile.dtype.bytes)
+
+    def _load(self, number: LV) -> LV:
+        builder = self.emitter.builder
+        place = builder.gep(self.type, self.pointer, number)
+        value = builder.load(self.type, place, self.tile.dtype.bytes)
+        return as_register(builder, value, self.tile.dtype)
+
+
+def as_register(builder: Builder, value: LV, dtype: DType) -> LV:
+    """Return an element loaded from memory as arithmetic wants it."""
+    return builder.cast("trunc", value, "i1") if dtype.kind == "bool" else value
+
+
+def as_memory(builder: Builder, value: LV, dtype: DType) -> LV:
+    """Return an element as memory keeps it."""
+    return builder.cast("zext", value, "i8") if dtype.kind == "bool" else value
+
+
+def row_major_strides(shape: Sequence[int]) -> list[int]:
+    """Return the strides, in elements, of a dense row-major array."""
+    strides, step = [], 1
+    for extent in reversed(shape):
+        strides.append(step)
+        step *= extent
+    return strides[::-1]

@@ -1,0 +1,15 @@
+"""What each operation of a scheduled kernel is in LLVM, by family; importing fills the tables."""
+
+from astdsl.lowering.nvptx.rules import (
+    arith,
+    casts,
+    control,
+    elementary,
+    memory,
+    reductions,
+    sync,
+    tensor,
+    tile,
+)
+
+FAMILIES = (arith, casts, control, elementary, memory, reductions, sync, tensor, tile)

@@ -1,0 +1,178 @@
+"""Lowering of structured control flow: branches, loops, counters.
+
+Invariant: conditions and bounds are the same in every thread of the block, so a barrier inside a
+region is reached by all of them or by none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from astdsl.ir import ops
+from astdsl.ir.core import Block, Value
+from astdsl.lowering.layout.registers import Layout
+from astdsl.lowering.nvptx.builder import Phi
+from astdsl.lowering.nvptx.function import Emitter, llvm_type, lowers
+from astdsl.lowering.nvptx.values import LV, Label, i64
+
+
+def placed(emitter: Emitter, value: Value) -> Layout:
+    """Return the layout of a value that crosses a region's border."""
+    placement = emitter.placements[value]
+    assert isinstance(placement, Layout), f"{value} crosses a region without a layout"
+    return placement
+
+
+def _leaving(emitter: Emitter, values: Sequence[Value], results: Sequence[Value]) -> list[LV]:
+    """Return the registers of yielded values, in the layouts of the results."""
+    found: list[LV] = []
+    for value, result in zip(values, results, strict=True):
+        found += emitter.get(value, placed(emitter, result))
+    return found
+
+
+def _phis(emitter: Emitter, values: Sequence[Value]) -> list[Phi]:
+    """Begin a phi for every register of values that enter the current block."""
+    phis: list[Phi] = []
+    for value in values:
+        kind = llvm_type(value.tile.dtype)
+        phis += [emitter.builder.phi(kind) for _ in range(placed(emitter, value).register_count)]
+    return phis
+
+
+def _define(emitter: Emitter, values: Sequence[Value], registers: Sequence[LV]) -> None:
+    """Define values that cross a region's border from the run of their registers."""
+    start = 0
+    for value in values:
+        layout = placed(emitter, value)
+        end = start + layout.register_count
+        emitter.define(value, layout, registers[start:end])
+        start = end
+
+
+def _feed(phis: Sequence[Phi], registers: Sequence[LV], source: Label) -> None:
+    for phi, register in zip(phis, registers, strict=True):
+        phi.add(register, source)
+
+
+@lowers(ops.If)
+def _if(emitter: Emitter, op: ops.If) -> None:
+    builder = emitter.builder
+    condition = emitter.scalar(op.condition)
+    labels = (builder.block("then"), builder.block("else"))
+    after = builder.block("endif")
+    builder.cond_br(condition, *labels)
+    arms = []
+    for label, region in zip(labels, (op.then, op.otherwise), strict=True):
+        builder.position(label)
+        with emitter.scope():
+            emitter.block(region)
+            leaving = _leaving(emitter, ops.yielded(region), op.results)
+        arms.append((leaving, builder.current))
+        builder.br(after)
+    builder.position(after)
+    phis = _phis(emitter, op.results)
+    for leaving, source in arms:
+        _feed(phis, leaving, source)
+    _define(emitter, op.results, [phi.value for phi in phis])
+
+
+@lowers(ops.Yield)
+def _yield(emitter: Emitter, op: ops.Yield) -> None:
+    """The operation that owns the region reads what is yielded."""
+
+
+@lowers(ops.Phase)
+def _phase(emitter: Emitter, op: ops.Phase) -> None:
+    emitter.block(op.body)
+    _define(emitter, op.results, _leaving(emitter, ops.yielded(op.body), op.results))
+
+
+class _LoopFrame:
+    """The blocks of a loop: head (phis and the test), body, exit."""
+
+    def __init__(self, emitter: Emitter, carried: Sequence[Value], initial: list[LV]) -> None:
+        self.emitter = emitter
+        builder = emitter.builder
+        self.head, self.body = builder.block("loop"), builder.block("body")
+        self.exit = builder.block("endloop")
+        before = builder.current
+        builder.br(self.head)
+        builder.position(self.head)
+        self.phis = _phis(emitter, carried)
+        _feed(self.phis, initial, before)
+
+    def enter(self, goes_on: LV) -> None:
+        """End the head with its test, and move to the body."""
+        self.emitter.builder.cond_br(goes_on, self.body, self.exit)
+        self.emitter.builder.position(self.body)
+
+    def repeat(self, leaving: Sequence[LV]) -> None:
+        """End the body, and move behind the loop."""
+        builder = self.emitter.builder
+        _feed(self.phis, leaving, builder.current)
+        builder.back_br(self.head)
+        builder.position(self.exit)
+
+
+@lowers(ops.For)
+def _for(emitter: Emitter, op: ops.For) -> None:
+    builder = emitter.builder
+    low, high, step = (emitter.scalar(v) for v in (op.low, op.high, op.step))
+    index, *carried = op.body.args
+    initial = _leaving(emitter, op.initial, carried)
+    frame = _LoopFrame(emitter, op.body.args, [low, *initial])
+    registers = [phi.value for phi in frame.phis]
+    frame.enter(_goes_on(emitter, registers[0], high, step))
+    with emitter.scope():
+        _define(emitter, op.body.args, registers)
+        emitter.block(op.body)
+        leaving = _leaving(emitter, ops.yielded(op.body), carried)
+        following = builder.add(registers[0], step)
+        frame.repeat([following, *leaving])
+    _define(emitter, op.results, registers[1:])
+
+
+def _goes_on(emitter: Emitter, index: LV, high: LV, step: LV) -> LV:
+    builder = emitter.builder
+    ascends = builder.icmp("sgt", step, i64(0))
+    below, above = builder.icmp("slt", index, high), builder.icmp("sgt", index, high)
+    return builder.select(ascends, below, above)
+
+
+@lowers(ops.While)
+def _while(emitter: Emitter, op: ops.While) -> None:
+    initial = _leaving(emitter, op.initial, op.body.args)
+    frame = _LoopFrame(emitter, op.body.args, initial)
+    registers = [phi.value for phi in frame.phis]
+    with emitter.scope():
+        _define(emitter, op.condition.args, registers)
+        frame.enter(_condition(emitter, op.condition))
+    with emitter.scope():
+        _define(emitter, op.body.args, registers)
+        emitter.block(op.body)
+        frame.repeat(_leaving(emitter, ops.yielded(op.body), op.body.args))
+    _define(emitter, op.results, registers)
+
+
+def _condition(emitter: Emitter, region: Block) -> LV:
+    emitter.block(region)
+    return emitter.scalar(ops.yielded(region)[0])
+
+
+@lowers(ops.Counter)
+def _counter(emitter: Emitter, op: ops.Counter) -> None:
+    emitter.extra[op.result] = emitter.builder.variable(i64(0))
+
+
+@lowers(ops.CounterRead)
+def _counter_read(emitter: Emitter, op: ops.CounterRead) -> None:
+    value = emitter.builder.load("i64", emitter.extra[op.counter], 8)
+    emitter.define(op.result, placed(emitter, op.result), [value])
+
+
+@lowers(ops.CounterAdd)
+def _counter_add(emitter: Emitter, op: ops.CounterAdd) -> None:
+    builder, place = emitter.builder, emitter.extra[op.counter]
+    total = builder.add(builder.load("i64", place, 8), emitter.scalar(op.amount))
+    builder.store(total, place, 8)

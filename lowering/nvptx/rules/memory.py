@@ -1,0 +1,304 @@
+"""Lowering of memory: tiles to and from global and shared memory, asynchronous copies.
+
+Invariant: an element outside a global array is never touched; where a window may cross an edge,
+every access has its own predicate, and the wide accesses stand in the arm that is taken only if
+the whole window is inside.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+from astdsl.ir import ops
+from astdsl.ir.types import GMEM
+from astdsl.lowering.layout.registers import Layout
+from astdsl.lowering.nvptx.access import GlobalWindow, SharedWindow, slot_pointer
+from astdsl.lowering.nvptx.asm import barriers, copies
+from astdsl.lowering.nvptx.asm.memory import guarded_load, guarded_store
+from astdsl.lowering.nvptx.function import (
+    Emitter,
+    as_memory,
+    as_register,
+    lowers,
+    lowers_tile,
+)
+from astdsl.lowering.nvptx.values import LV, Label, constant, i32, i64, vector
+from astdsl.lowering.tensor_maps import Piece, pieces
+
+T = TypeVar("T")
+# Coordinates of TMA are signed 32 bit; what lies further out is outside every array.
+_FARTHEST_START = (1 << 31) - (1 << 16)
+
+
+@lowers_tile(ops.Dim)
+def _dim(emitter: Emitter, op: ops.Dim, layout: Layout) -> Sequence[LV]:
+    return (emitter.arguments[op.ref].dims[op.axis],)
+
+
+@lowers_tile(ops.Load)
+def _load(emitter: Emitter, op: ops.Load, layout: Layout) -> Sequence[LV]:
+    if op.ref.ref.space == GMEM:
+        return _load_global(emitter, op, layout)
+    window = SharedWindow(emitter, op, layout)
+    return _load_wide(emitter, window, window.vector)
+
+
+def _load_global(emitter: Emitter, op: ops.Load, layout: Layout) -> list[LV]:
+    window = GlobalWindow(emitter, op, layout)
+    width = window.vector
+    if width == 1:
+        return _load_guarded(emitter, window, op)
+    inside = window.all_inside()
+    if inside is None:
+        return _load_wide(emitter, window, width)
+    return _choose(
+        emitter,
+        inside,
+        lambda: _load_wide(emitter, GlobalWindow(emitter, op, layout), width),
+        lambda: _load_guarded(emitter, GlobalWindow(emitter, op, layout), op),
+    )
+
+
+def _load_wide(emitter: Emitter, window: GlobalWindow | SharedWindow, width: int) -> list[LV]:
+    builder, dtype = emitter.builder, window.dtype
+    result: list[LV] = []
+    kind = vector(width, window.type) if width > 1 else window.type
+    for first in range(0, window.layout.register_count, width):
+        loaded = builder.load(kind, window.address(first), width * dtype.bytes)
+        elements = builder.unpack(loaded) if width > 1 else [loaded]
+        result += [as_register(builder, e, dtype) for e in elements]
+    return result
+
+
+def _load_guarded(emitter: Emitter, window: GlobalWindow, op: ops.Load) -> list[LV]:
+    builder = emitter.builder
+    result = []
+    for k in range(window.layout.register_count):
+        inside, address = window.inside(k), window.address(k)
+        if inside is None:
+            loaded = builder.load(window.type, address, window.dtype.bytes)
+        else:
+            loaded = _guarded_load(emitter, window.type, address, inside, op.fill)
+        result.append(as_register(builder, loaded, window.dtype))
+    return result
+
+
+def _guarded_load(
+    emitter: Emitter, kind: str, address: LV, inside: LV, fill: float | int | bool
+) -> LV:
+    builder = emitter.builder
+    outside = constant(kind, fill)
+    if kind != "i8":
+        (loaded,) = builder.asm(guarded_load(kind), outside, address, inside)
+        return loaded
+    wide = builder.cast("zext", outside, "i16")
+    (loaded,) = builder.asm(guarded_load("i16", 8), wide, address, inside)
+    return builder.cast("trunc", loaded, "i8")
+
+
+def _choose(
+    emitter: Emitter, condition: LV, yes: Callable[[], list[LV]], no: Callable[[], list[LV]]
+) -> list[LV]:
+    """Write both arms and return the registers of the one that is taken."""
+    (first, source), (second, other) = _in_arms(emitter, condition, yes, no)
+    phis = [emitter.builder.phi(v.type) for v in first]
+    for phi, one, two in zip(phis, first, second, strict=True):
+        phi.add(one, source)
+        phi.add(two, other)
+    return [phi.value for phi in phis]
+
+
+def _in_arms(
+    emitter: Emitter, condition: LV, yes: Callable[[], T], no: Callable[[], T]
+) -> list[tuple[T, Label]]:
+    """Write `yes` and `no` in the arms of a branch; return what they gave and where they end."""
+    builder = emitter.builder
+    labels = builder.block("inside"), builder.block("edge")
+    after = builder.block("joined")
+    builder.cond_br(condition, *labels)
+    arms = []
+    for label, write in zip(labels, (yes, no), strict=True):
+        builder.position(label)
+        with emitter.scope():
+            arms.append((write(), builder.current))
+        builder.br(after)
+    builder.position(after)
+    return arms
+
+
+@lowers(ops.Store)
+def _store(emitter: Emitter, op: ops.Store) -> None:
+    layout = emitter.settled(op.value, emitter.default_layout(op.value.tile))
+    registers = emitter.get(op.value, layout)
+    owner = emitter.is_owner(layout)
+    if op.ref.ref.space == GMEM:
+        _store_global(emitter, op, layout, registers, owner)
+    else:
+        _store_shared(emitter, op, layout, registers, owner)
+
+
+def _store_global(
+    emitter: Emitter, op: ops.Store, layout: Layout, registers: Sequence[LV], owner: LV | None
+) -> None:
+    window = GlobalWindow(emitter, op, layout)
+    width = window.vector
+    inside = window.all_inside() if width > 1 else None
+    if width == 1:
+        _store_guarded(emitter, window, registers, owner)
+    elif inside is None:
+        _store_wide(emitter, window, registers, owner, width)
+    else:
+        _in_arms(
+            emitter,
+            inside,
+            lambda: _store_wide(
+                emitter, GlobalWindow(emitter, op, layout), registers, owner, width
+            ),
+            lambda: _store_guarded(emitter, GlobalWindow(emitter, op, layout), registers, owner),
+        )
+
+
+def _store_shared(
+    emitter: Emitter, op: ops.Store, layout: Layout, registers: Sequence[LV], owner: LV | None
+) -> None:
+    window = SharedWindow(emitter, op, layout)
+    if layout.is_exact:
+        _store_wide(emitter, window, registers, owner, window.vector)
+        return
+    for k, register in enumerate(registers):
+        keep = emitter.both(owner, emitter.is_inside(layout, k))
+        assert keep is not None, "padding has a predicate"
+        with emitter.builder.guarded(keep):
+            value = as_memory(emitter.builder, register, window.dtype)
+            emitter.builder.store(value, window.address(k), window.dtype.bytes)
+
+
+def _store_wide(
+    emitter: Emitter,
+    window: GlobalWindow | SharedWindow,
+    registers: Sequence[LV],
+    owner: LV | None,
+    width: int,
+) -> None:
+    if owner is None:
+        _store_vectors(emitter, window, registers, width)
+        return
+    with emitter.builder.guarded(owner):
+        _store_vectors(emitter, window, registers, width)
+
+
+def _store_vectors(
+    emitter: Emitter, window: GlobalWindow | SharedWindow, registers: Sequence[LV], width: int
+) -> None:
+    builder, dtype = emitter.builder, window.dtype
+    for first in range(0, len(registers), width):
+        elements = [as_memory(builder, r, dtype) for r in registers[first : first + width]]
+        value = builder.pack(elements) if width > 1 else elements[0]
+        builder.store(value, window.address(first), width * dtype.bytes)
+
+
+def _store_guarded(
+    emitter: Emitter, window: GlobalWindow, registers: Sequence[LV], owner: LV | None
+) -> None:
+    builder = emitter.builder
+    for k, register in enumerate(registers):
+        keep = emitter.both(owner, window.inside(k))
+        value = as_memory(builder, register, window.dtype)
+        if keep is None:
+            builder.store(value, window.address(k), window.dtype.bytes)
+        elif window.type == "i8":
+            wide = builder.cast("zext", value, "i16")
+            builder.asm(guarded_store("i16", 8), window.address(k), wide, keep)
+        else:
+            builder.asm(guarded_store(window.type), window.address(k), value, keep)
+
+
+@lowers(ops.AllocSmem)
+def _alloc_smem(emitter: Emitter, op: ops.AllocSmem) -> None:
+    """The shared-memory plan placed it before the walk."""
+
+
+def _each_piece(
+    emitter: Emitter, op: ops.Copy, act: Callable[[Piece, list[LV], LV, LV], None]
+) -> None:
+    """Write one asynchronous copy for each TMA box of a window, by one thread."""
+    builder = emitter.builder
+    layout = emitter.shared.layouts[op.buffer]
+    slots = [builder.cast("trunc", emitter.scalar(v), "i32") for v in op.slot]
+    starts = [_coordinate(emitter, emitter.scalar(v)) for v in op.starts]
+    pointer = slot_pointer(emitter, op.buffer, slots)
+    split = pieces(op, layout)
+    tensor_map = emitter.arguments[op.ref].maps[split.key]
+    for piece in split.pieces:
+        place = [
+            builder.add(starts[axis], i32(move))
+            for axis, move in zip(split.key[0], piece.moves, strict=True)
+        ]
+        slot = builder.gep("i8", pointer, i32(piece.offset_bytes))
+        act(piece, place, builder.shared_address(slot), tensor_map)
+
+
+def _coordinate(emitter: Emitter, start: LV) -> LV:
+    builder = emitter.builder
+    low = builder.intrinsic("llvm.smax", start, i64(-_FARTHEST_START))
+    return builder.cast("trunc", builder.intrinsic("llvm.smin", low, i64(_FARTHEST_START)), "i32")
+
+
+@lowers(ops.CopyIn)
+def _copy_in(emitter: Emitter, op: ops.CopyIn) -> None:
+    builder = emitter.builder
+    barrier = barrier_address(emitter, op.barrier, op.index)
+    split = pieces(op, emitter.shared.layouts[op.buffer])
+    row = copies.tma_load(len(split.key[0]))
+
+    def load(piece: Piece, place: list[LV], slot: LV, tensor_map: LV) -> None:
+        builder.asm(row, slot, tensor_map, *place, barrier)
+
+    with builder.guarded(emitter.is_first_thread(), "issue"):
+        if not op.predicate:
+            builder.asm(barriers.MBARRIER_ARRIVE_EXPECT_TX, barrier, i32(split.total_bytes))
+            _each_piece(emitter, op, load)
+            return
+        wanted = emitter.scalar(op.predicate[0])
+        total = builder.select(wanted, i32(split.total_bytes), i32(0))
+        builder.asm(barriers.MBARRIER_ARRIVE_EXPECT_TX, barrier, total)
+        with builder.guarded(wanted, "copy"):
+            _each_piece(emitter, op, load)
+
+
+@lowers(ops.CopyOut)
+def _copy_out(emitter: Emitter, op: ops.CopyOut) -> None:
+    builder = emitter.builder
+    row = copies.tma_store(op.ref.ref.rank)
+
+    def store(piece: Piece, place: list[LV], slot: LV, tensor_map: LV) -> None:
+        builder.asm(row, tensor_map, *place, slot)
+
+    issues = emitter.is_first_thread()
+    if op.predicate:
+        issues = builder.and_(issues, emitter.scalar(op.predicate[0]))
+    with builder.guarded(issues, "issue"):
+        _each_piece(emitter, op, store)
+
+
+@lowers(ops.CommitGroup)
+def _commit_group(emitter: Emitter, op: ops.CommitGroup) -> None:
+    with emitter.builder.guarded(emitter.is_first_thread(), "issue"):
+        emitter.builder.asm(copies.BULK_COMMIT)
+
+
+@lowers(ops.WaitGroup)
+def _wait_group(emitter: Emitter, op: ops.WaitGroup) -> None:
+    """The thread that issues copies waits for its groups; then everybody may go on."""
+    with emitter.builder.guarded(emitter.is_first_thread(), "wait"):
+        emitter.builder.asm(copies.bulk_wait(op.pending, read=op.read_only))
+    emitter.synchronise()
+
+
+def barrier_address(emitter: Emitter, barrier: object, index: object) -> LV:
+    """Return the 32-bit shared address of one mbarrier of an array."""
+    builder = emitter.builder
+    base = builder.shared(emitter.shared.offsets[barrier])  # type: ignore[index]
+    number = builder.cast("trunc", emitter.scalar(index), "i32")  # type: ignore[arg-type]
+    return builder.shared_address(builder.gep("i64", base, number))

@@ -1,0 +1,52 @@
+"""Lowering of barriers and fences.
+
+Invariant: what the block does once (an arrival) is done by thread 0; what every thread needs (a
+wait, a fence of its own writes) by every thread.
+"""
+
+from __future__ import annotations
+
+from astdsl.ir import ops
+from astdsl.lowering.nvptx.asm import barriers
+from astdsl.lowering.nvptx.function import Emitter, lowers
+from astdsl.lowering.nvptx.rules.control import placed
+from astdsl.lowering.nvptx.rules.memory import barrier_address
+
+
+@lowers(ops.AllocBarrier)
+def _alloc_barrier(emitter: Emitter, op: ops.AllocBarrier) -> None:
+    """The entry of the kernel initialised it, before anything could use it."""
+
+
+@lowers(ops.BarrierArrive)
+def _barrier_arrive(emitter: Emitter, op: ops.BarrierArrive) -> None:
+    """Arrive once every thread of the block is here: the arrival speaks for all of them."""
+    address = barrier_address(emitter, op.barrier, op.index)
+    emitter.synchronise()
+    with emitter.builder.guarded(emitter.is_first_thread(), "arrive"):
+        emitter.builder.asm(barriers.MBARRIER_ARRIVE, address)
+
+
+@lowers(ops.BarrierWait)
+def _barrier_wait(emitter: Emitter, op: ops.BarrierWait) -> None:
+    address = barrier_address(emitter, op.barrier, op.index)
+    parity = emitter.builder.cast("trunc", emitter.scalar(op.parity), "i32")
+    emitter.builder.asm(barriers.MBARRIER_WAIT, address, parity)
+
+
+@lowers(ops.BarrierTest)
+def _barrier_test(emitter: Emitter, op: ops.BarrierTest) -> None:
+    address = barrier_address(emitter, op.barrier, op.index)
+    parity = emitter.builder.cast("trunc", emitter.scalar(op.parity), "i32")
+    (done,) = emitter.builder.asm(barriers.MBARRIER_TEST_WAIT, address, parity)
+    emitter.define(op.result, placed(emitter, op.result), [done])
+
+
+@lowers(ops.BlockBarrier)
+def _block_barrier(emitter: Emitter, op: ops.BlockBarrier) -> None:
+    emitter.synchronise()
+
+
+@lowers(ops.ProxyFence)
+def _proxy_fence(emitter: Emitter, op: ops.ProxyFence) -> None:
+    emitter.builder.asm(barriers.FENCE_PROXY_ASYNC)

@@ -1,0 +1,112 @@
+"""Lowering of operations that move elements between places of a tile.
+
+Invariant: nothing moves between threads but through `Scratch`, whose barriers every thread of the
+block reaches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from astdsl.ir import ops
+from astdsl.ir.core import Value
+from astdsl.ir.dtypes import i32 as index_type
+from astdsl.lowering.layout.conversion import part_moves, register_moves, slice_moves
+from astdsl.lowering.layout.inference import coalesced, reshaped
+from astdsl.lowering.layout.registers import Layout, normalised
+from astdsl.lowering.nvptx.function import Emitter, Registers, Scratch, lowers_tile, padding
+from astdsl.lowering.nvptx.rules.casts import converted
+from astdsl.lowering.nvptx.values import LV, i32
+
+
+@lowers_tile(ops.Iota)
+def _iota(emitter: Emitter, op: ops.Iota, layout: Layout) -> Sequence[LV]:
+    places = emitter.coordinates(layout, op.axis)
+    made = {
+        place: converted(emitter, index_type, op.dtype, place) for place in dict.fromkeys(places)
+    }
+    return [made[place] for place in places]
+
+
+@lowers_tile(ops.Broadcast)
+def _broadcast(emitter: Emitter, op: ops.Broadcast, layout: Layout) -> Sequence[LV]:
+    new = len(op.shape) - len(op.x.tile.shape)
+    repeated = [
+        axis for axis, extent in enumerate(op.x.tile.shape, new) if extent != op.shape[axis]
+    ]
+    source = layout.narrowed(repeated).without(range(new))
+    registers = emitter.get(op.x, source)
+    return [registers[k] for k in layout.kept_registers((*range(new), *repeated))]
+
+
+@lowers_tile(ops.Transpose)
+def _transpose(emitter: Emitter, op: ops.Transpose, layout: Layout) -> Sequence[LV]:
+    inverse = sorted(range(len(op.permutation)), key=op.permutation.__getitem__)
+    return emitter.get(op.x, layout.permuted(inverse))
+
+
+@lowers_tile(ops.Reshape)
+def _reshape(emitter: Emitter, op: ops.Reshape, layout: Layout) -> Sequence[LV]:
+    moved = reshaped(layout, op.x.tile.shape)
+    if moved:
+        registers = emitter.get(op.x, moved)
+        ones = [axis for axis, extent in enumerate(op.shape) if extent == 1]
+        return [registers[k] for k in layout.kept_registers(ones)]
+    source, registers = _held(emitter, op.x)
+    moves = register_moves(source, normalised(layout))
+    if moves:
+        return moves.applied(registers, padding(op.x.tile.dtype))
+    scratch = Scratch(emitter, op.x.tile)
+    scratch.write(registers, source)
+    return scratch.read_reshaped(layout)
+
+
+@lowers_tile(ops.Slice)
+def _slice(emitter: Emitter, op: ops.Slice, layout: Layout) -> Sequence[LV]:
+    source, registers = _held(emitter, op.x)
+    moves = slice_moves(source, normalised(layout), op.starts, op.steps)
+    if moves:
+        return moves.applied(registers, padding(op.x.tile.dtype))
+    scratch = Scratch(emitter, op.x.tile)
+    scratch.write(registers, source)
+    return scratch.read(layout, op.starts, op.steps)
+
+
+@lowers_tile(ops.Insert)
+def _insert(emitter: Emitter, op: ops.Insert, layout: Layout) -> Sequence[LV]:
+    whole = emitter.get(op.x, layout)
+    source, part = _held(emitter, op.part)
+    moves = part_moves(source, normalised(layout), op.starts)
+    if moves:
+        placed = moves.applied(part, padding(op.x.tile.dtype))
+    else:
+        scratch = Scratch(emitter, op.part.tile)
+        scratch.write(part, source)
+        placed = scratch.read(layout, tuple(-start for start in op.starts))
+    return [
+        _chosen(emitter, op, layout, register, (old, new))
+        for register, (old, new) in enumerate(zip(whole, placed, strict=True))
+    ]
+
+
+def _chosen(
+    emitter: Emitter, op: ops.Insert, layout: Layout, register: int, values: tuple[LV, LV]
+) -> LV:
+    """Return the new value where the register is inside the part, else the old one."""
+    old, new = values
+    builder, inside = emitter.builder, None
+    for axis, (start, extent) in enumerate(zip(op.starts, op.part.tile.shape, strict=True)):
+        low = layout.offsets[register][axis]
+        high = low + layout.reach[axis]
+        if high < start or low >= start + extent:
+            return old
+        if low < start or high >= start + extent:
+            place = builder.sub(emitter.coordinate(layout, axis, register), i32(start))
+            inside = emitter.both(inside, builder.icmp("ult", place, i32(extent)))
+    return new if inside is None else builder.select(inside, new, old)
+
+
+def _held(emitter: Emitter, value: Value) -> tuple[Layout, Registers]:
+    """Return the layout that holds a value, the coalesced one if it is FREE, and its registers."""
+    layout = emitter.settled(value, coalesced(value.tile, emitter.threads))
+    return layout, emitter.get(value, layout)

@@ -1,0 +1,194 @@
+"""Tensor memory of sm_100a: reserving it, moving tiles in and out, waiting for products.
+
+Products complete in the order in which they were committed (PTX ISA, 9.7.16.6). Product number n,
+counted since the block began, arrives at barrier `n % count` and completes its phase `n // count`;
+a wait for product -1 passes at once, as parity 1 of a fresh barrier does.
+
+Invariant: between a thread's loads or stores and a product stand a fence before, a barrier of the
+block, and a fence after (PTX ISA, 9.7.16.6.4).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from astdsl.errors import TileTooLarge
+from astdsl.ir import ops
+from astdsl.ir.core import Block, Value, walk
+from astdsl.ir.types import AccumulatorType
+from astdsl.lowering.layout.registers import TMEM_LANES, Layout
+from astdsl.lowering.nvptx.asm import barriers, tcgen05
+from astdsl.lowering.nvptx.function import Emitter
+from astdsl.lowering.nvptx.values import LV, i32, i64
+
+LEAST_COLUMNS = 32
+_LANE_BIT = 16
+
+
+@dataclass(slots=True)
+class TensorMemory:
+    """What a kernel has of tensor memory: the address of its columns, and who has which."""
+
+    base: LV
+    columns: dict[Value, int]
+    allocated: int
+    products: LV
+
+
+def columns_of(accumulator: Value) -> int:
+    """Return the columns that an accumulator takes: its own, once for each 128 rows."""
+    kind = accumulator.type
+    assert isinstance(kind, AccumulatorType), f"{accumulator} accumulates nothing"
+    rows, columns = kind.shape
+    return -(-rows // TMEM_LANES) * columns
+
+
+def reserve(emitter: Emitter, body: Block) -> TensorMemory | None:
+    """Reserve the columns of every accumulator of a kernel, at its entry."""
+    found = [op for op in walk(body) if isinstance(op, ops.AllocAccumulator)]
+    if not found:
+        return None
+    places, used = {}, 0
+    for op in found:
+        places[op.result] = used
+        used += columns_of(op.result)
+    allocated = max(LEAST_COLUMNS, 1 << (used - 1).bit_length())
+    if allocated > emitter.target.tmem_columns:
+        raise TileTooLarge(
+            f"the accumulators take {allocated} columns of tensor memory, "
+            f"{emitter.target.tmem_columns} is all",
+            *((op.span, f"{columns_of(op.result)} columns") for op in found),
+            help="take smaller blocks: a block of (128, n) takes n columns",
+        )
+    return TensorMemory(_allocate(emitter, allocated), places, allocated, _counter(emitter))
+
+
+def _counter(emitter: Emitter) -> LV:
+    return emitter.builder.variable(i64(0))
+
+
+def _allocate(emitter: Emitter, columns: int) -> LV:
+    builder = emitter.builder
+    place = builder.shared(emitter.shared.tensor_address_bytes)
+    with builder.guarded(_is_first_warp(emitter), "allocate"):
+        builder.asm(tcgen05.alloc(columns), builder.shared_address(place))
+        builder.asm(tcgen05.RELINQUISH)
+    with builder.guarded(emitter.is_first_thread(), "initialise"):
+        for number in range(emitter.shared.product_barriers):
+            builder.asm(barriers.MBARRIER_INIT, _barrier(emitter, i32(number)), i32(1))
+        builder.asm(barriers.FENCE_MBARRIER_INIT)
+    builder.asm(tcgen05.FENCE_BEFORE)
+    emitter.synchronise()
+    builder.asm(tcgen05.FENCE_AFTER)
+    return builder.load("i32", place, 4)
+
+
+def release(emitter: Emitter, memory: TensorMemory) -> None:
+    """Free the columns, when every thread is done with them."""
+    builder = emitter.builder
+    builder.asm(tcgen05.FENCE_BEFORE)
+    emitter.synchronise()
+    with builder.guarded(_is_first_warp(emitter), "free"):
+        builder.asm(tcgen05.FENCE_AFTER)
+        builder.asm(tcgen05.dealloc(memory.allocated), memory.base)
+
+
+def _is_first_warp(emitter: Emitter) -> LV:
+    lanes = i32(emitter.target.threads_per_warp)
+    return emitter.builder.icmp("ult", emitter.thread, lanes)
+
+
+def _memory(emitter: Emitter) -> TensorMemory:
+    memory = emitter.tensor_memory
+    assert isinstance(memory, TensorMemory), "the kernel's entry reserved tensor memory"
+    return memory
+
+
+def address(emitter: Emitter, accumulator: Value) -> LV:
+    """Return the address of an accumulator's lane 0, column 0."""
+    memory = _memory(emitter)
+    return emitter.builder.add(memory.base, i32(memory.columns[accumulator]))
+
+
+def _pieces(emitter: Emitter, accumulator: Value, layout: Layout) -> Iterator[tuple[int, int, LV]]:
+    """Yield (first register, registers, address) of each access of a thread."""
+    builder = emitter.builder
+    lanes = emitter.target.threads_per_warp * emitter.target.warps_per_warpgroup
+    warp = emitter.thread_digit(emitter.target.threads_per_warp, lanes // 32)
+    lane = builder.shl(builder.mul(warp, i32(32)), i32(_LANE_BIT))
+    start = builder.add(address(emitter, accumulator), lane)
+    if emitter.threads > lanes:
+        start = builder.add(start, emitter.coordinate_base(layout, 1))
+    width = layout.shape[1] // (emitter.threads // lanes)
+    for block in range(layout.register_count // width):
+        for first, count in _powers(width):
+            move = block * layout.shape[1] + first
+            yield block * width + first, count, builder.add(start, i32(move))
+
+
+def _powers(width: int) -> Iterator[tuple[int, int]]:
+    """Cut a number of columns into the widths that an access can have."""
+    first = 0
+    for count in reversed(tcgen05.COLUMNS_PER_LOAD):
+        while width - first >= count:
+            yield first, count
+            first += count
+
+
+def read(emitter: Emitter, accumulator: Value, layout: Layout) -> list[LV]:
+    """Load an accumulator into registers."""
+    builder = emitter.builder
+    words: list[LV] = []
+    for _, count, place in _pieces(emitter, accumulator, layout):
+        words += builder.asm(tcgen05.load(count), place)
+    done = builder.asm(tcgen05.wait_load(len(words)), *words)
+    builder.asm(tcgen05.FENCE_BEFORE)
+    emitter.synchronise()
+    return [builder.cast("bitcast", word, "float") for word in done]
+
+
+def write(emitter: Emitter, accumulator: Value, layout: Layout, registers: Sequence[LV]) -> None:
+    """Store a tile into an accumulator."""
+    builder = emitter.builder
+    words = [builder.cast("bitcast", register, "i32") for register in registers]
+    for first, count, place in _pieces(emitter, accumulator, layout):
+        builder.asm(tcgen05.store(count), place, *words[first : first + count])
+    builder.asm(tcgen05.WAIT_ST)
+    builder.asm(tcgen05.FENCE_BEFORE)
+    emitter.synchronise()
+
+
+def commit(emitter: Emitter) -> None:
+    """Let the products issued so far arrive, by the thread that issued them."""
+    number = emitter.builder.load("i64", _memory(emitter).products, 8)
+    emitter.builder.asm(tcgen05.COMMIT, _barrier(emitter, _slot(emitter, number)))
+
+
+def count_product(emitter: Emitter) -> None:
+    """Count one product, in every thread."""
+    builder, place = emitter.builder, _memory(emitter).products
+    builder.store(builder.add(builder.load("i64", place, 8), i64(1)), place, 8)
+
+
+def wait_for_products(emitter: Emitter, pending: int) -> None:
+    """Wait until at most `pending` products are in flight."""
+    builder, count = emitter.builder, emitter.shared.product_barriers
+    issued = builder.load("i64", _memory(emitter).products, 8)
+    last = builder.sub(issued, i64(1 + pending))
+    phase = builder.binary("ashr", last, i64(count.bit_length() - 1))
+    parity = builder.cast("trunc", builder.and_(phase, i64(1)), "i32")
+    builder.asm(barriers.MBARRIER_WAIT, _barrier(emitter, _slot(emitter, last)), parity)
+    builder.asm(tcgen05.FENCE_AFTER)
+
+
+def _slot(emitter: Emitter, number: LV) -> LV:
+    builder = emitter.builder
+    mask = i64(emitter.shared.product_barriers - 1)
+    return builder.cast("trunc", builder.and_(number, mask), "i32")
+
+
+def _barrier(emitter: Emitter, number: LV) -> LV:
+    builder = emitter.builder
+    base = builder.shared(emitter.shared.product_barriers_bytes)
+    return builder.shared_address(builder.gep("i64", base, number))

@@ -1,0 +1,192 @@
+"""Scheduling what one block does: a walk that rewrites pipelines, products and stores.
+
+Before
+    launch { pipeline (k) { a = load ...; acc' = acc + a @ b }; store c, acc }
+After
+    launch { ring, barriers; prologue { copy_in ... }; steady { wait; multiply; ... }; ... }
+
+Invariant: operations are written in program order; only copies of windows that nothing in an
+unfinished step can change are issued ahead of theirs.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from astdsl.ir import ops
+from astdsl.ir.core import Block, Op, Value, walk
+from astdsl.ir.rewrite import clone_op, replace_fields
+from astdsl.ir.types import GMEM
+from astdsl.lowering.schedule.build import Maker
+from astdsl.lowering.target import Target
+from astdsl.lowering.windows import Form, Forms
+
+_Handler: TypeAlias = Callable[["BlockScheduler", Any], None]
+_HANDLERS: dict[type[Op], _Handler] = {}
+
+
+def schedules(*kinds: type[Op]) -> Callable[[_Handler], _Handler]:
+    """Register how an operation of the pipeline level is scheduled."""
+
+    def register(handler: _Handler) -> _Handler:
+        for kind in kinds:
+            assert kind not in _HANDLERS, f"two schedules for {kind.__name__}"
+            _HANDLERS[kind] = handler
+        return handler
+
+    return register
+
+
+def scheduled_kinds() -> frozenset[type[Op]]:
+    """Return the operations that have a scheduling rule."""
+    return frozenset(_HANDLERS)
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """Where a staged tile is: a buffer, and which of its slots."""
+
+    buffer: Value
+    slot: tuple[Value, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class LoopFrame:
+    """A loop being walked: its index, the index's step, and the values that change in it."""
+
+    index: Value
+    step: Form
+    inside: set[Value]
+
+
+class BlockScheduler:
+    """The state of scheduling one block: where to write, and what is known of the program."""
+
+    def __init__(self, launch: ops.Launch, target: Target) -> None:
+        self.target = target
+        self.forms = Forms(launch.body)
+        self.values: dict[Value, Value] = {}
+        self.slots: dict[Value, Slot] = {}
+        self.accumulators: dict[Value, Value] = {}
+        self.absorbed: set[Op] = set()
+        self.accumulated: set[Value] = set()
+        self.loops: list[LoopFrame] = []
+        self.allocations = Maker(launch.span)
+        self.stores_asynchronously = False
+        self.users: dict[Value, list[Op]] = defaultdict(list)
+        self.written: set[Value] = set()
+        self.read: set[Value] = set()
+        self.pipelines = 0
+        self._makers: list[Maker] = []
+        for op in walk(launch.body):
+            self._note(op)
+
+    def _note(self, op: Op) -> None:
+        for operand in op.operands:
+            self.users[operand].append(op)
+        if isinstance(op, (ops.Store, ops.CopyOut)) and op.ref.ref.space == GMEM:
+            self.written.add(op.ref)
+        elif isinstance(op, (ops.Load, ops.CopyIn)):
+            self.read.add(op.ref)
+        self.pipelines += isinstance(op, ops.Pipeline)
+
+    @property
+    def maker(self) -> Maker:
+        """Where operations are written now."""
+        return self._makers[-1]
+
+    @contextmanager
+    def writing(self, maker: Maker) -> Iterator[Maker]:
+        """Write to another list for a while."""
+        self._makers.append(maker)
+        yield maker
+        self._makers.pop()
+
+    def value(self, old: Value) -> Value:
+        """Return what stands for a value of the program."""
+        return self.values.get(old, old)
+
+    def each(self, old: Sequence[Value]) -> tuple[Value, ...]:
+        """Return what stands for several values."""
+        return tuple(map(self.value, old))
+
+    def run(self, program: Sequence[Op]) -> None:
+        """Schedule operations one after the other."""
+        for op in program:
+            self.step(op)
+
+    def step(self, op: Op) -> None:
+        """Schedule one operation; one without a rule is copied."""
+        self.maker.span = op.span
+        handler = _HANDLERS.get(type(op))
+        if handler:
+            handler(self, op)
+        else:
+            self.copy(op)
+
+    def copy(self, op: Op) -> None:
+        """Copy an operation; what its regions hold is scheduled too."""
+        self.maker.add_op(clone_op(op, self.values))
+
+    def region(self, block: Block) -> Block:
+        """Schedule a region."""
+        args = [Value(v.type, v.hint) for v in block.args]
+        self.values.update(zip(block.args, args, strict=True))
+        with self.writing(Maker(self.maker.span)) as maker:
+            self.run(block.ops[:-1])
+        return maker.block(self.each(ops.yielded(block)), args)
+
+    @contextmanager
+    def loop(self, *frames: LoopFrame) -> Iterator[None]:
+        """Walk inside a loop, or inside several at once."""
+        outside = self.loops
+        self.loops = [*outside, *frames]
+        yield
+        self.loops = outside
+
+
+@schedules(ops.If)
+def _if(scheduler: BlockScheduler, op: ops.If) -> None:
+    condition = scheduler.value(op.condition)
+    then, otherwise = scheduler.region(op.then), scheduler.region(op.otherwise)
+    new = replace_fields(op, condition=condition, then=then, otherwise=otherwise)
+    scheduler.maker.add_op(new)
+    scheduler.values.update(zip(op.results, new.results, strict=True))
+
+
+@schedules(ops.For)
+def _for(scheduler: BlockScheduler, op: ops.For) -> None:
+    low, high, step = scheduler.each((op.low, op.high, op.step))
+    frame = LoopFrame(op.body.args[0], scheduler.forms[op.step], inside(op.body))
+    initial = scheduler.each(op.initial)
+    with scheduler.loop(frame):
+        body = scheduler.region(op.body)
+    new = replace_fields(op, low=low, high=high, step=step, initial=initial, body=body)
+    scheduler.maker.add_op(new)
+    scheduler.values.update(zip(op.results, new.results, strict=True))
+
+
+@schedules(ops.While)
+def _while(scheduler: BlockScheduler, op: ops.While) -> None:
+    initial = scheduler.each(op.initial)
+    # No index tells the steps of a `while` apart: whatever it stores, it may store again.
+    nothing = Value(op.condition.ops[-1].operands[0].type)
+    with scheduler.loop(LoopFrame(nothing, Form(0), inside(op.body))):
+        condition, body = scheduler.region(op.condition), scheduler.region(op.body)
+    new = replace_fields(op, initial=initial, condition=condition, body=body)
+    scheduler.maker.add_op(new)
+    scheduler.values.update(zip(op.results, new.results, strict=True))
+
+
+def inside(block: Block) -> set[Value]:
+    """Return the values that a region makes, its arguments too."""
+    found = set(block.args)
+    for op in walk(block):
+        found.update(op.results)
+        for region in op.regions:
+            found.update(region.args)
+    return found

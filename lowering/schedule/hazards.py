@@ -1,0 +1,114 @@
+"""Ordering what the threads of a block do to one memory: barriers between dependent accesses.
+
+Before
+    store x, ...; y = load x
+After
+    store x, ...; block_barrier; y = load x
+
+Invariant: between two accesses of one ref, one of them a write, every thread of the block has
+passed a barrier, unless the two are known to touch different elements.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from astdsl.ir import ops
+from astdsl.ir.core import IN, Block, Module, Op, Value
+from astdsl.ir.rewrite import map_regions, with_ops
+from astdsl.lowering.schedule.build import Maker
+
+_BARRIERS = (ops.BlockBarrier, ops.WaitGroup, ops.BarrierArrive)
+
+
+@dataclass(slots=True)
+class _Pending:
+    """What was accessed since the last barrier."""
+
+    reads: set[Value] = field(default_factory=set)
+    writes: set[Value] = field(default_factory=set)
+
+    def clear(self) -> None:
+        self.reads.clear()
+        self.writes.clear()
+
+    def copy(self) -> _Pending:
+        return _Pending(set(self.reads), set(self.writes))
+
+    def join(self, other: _Pending) -> None:
+        self.reads |= other.reads
+        self.writes |= other.writes
+
+
+def order_accesses(launch: ops.Launch, module: Module, apart: Iterable[Op]) -> ops.Launch:
+    """Return the launch with barriers between dependent accesses.
+
+    `apart` are stores that never touch an element twice, nor one that the block reads.
+    """
+    constant = {p.value for p in module.params if p.role == IN}
+    walk = _Walk(constant, set(apart))
+    return map_regions(launch, lambda region: _of_body(walk, region, launch))
+
+
+def _of_body(walk: _Walk, region: Block, launch: ops.Launch) -> Block:
+    return walk.block(region, _Pending()) if region is launch.body else region
+
+
+class _Walk:
+    def __init__(self, constant: set[Value], apart: set[Op]) -> None:
+        self.constant = constant
+        self.apart = apart
+
+    def block(self, block: Block, pending: _Pending) -> Block:
+        made: list[Op] = []
+        for op in block.ops:
+            if self._conflicts(op, pending):
+                made.append(Maker(op.span).add_op(ops.BlockBarrier(span=op.span)))
+                pending.clear()
+            made.append(self._op(op, pending))
+        return with_ops(block, made)
+
+    def _conflicts(self, op: Op, pending: _Pending) -> bool:
+        if isinstance(op, ops.Load):
+            return op.ref in pending.writes
+        if isinstance(op, ops.Store) and op not in self.apart:
+            return op.ref in pending.writes or op.ref in pending.reads
+        return False
+
+    def _op(self, op: Op, pending: _Pending) -> Op:
+        if isinstance(op, _BARRIERS):
+            pending.clear()
+        elif isinstance(op, ops.Load) and op.ref not in self.constant:
+            pending.reads.add(op.ref)
+        elif isinstance(op, ops.Store):
+            pending.writes.add(op.ref)
+        if isinstance(op, ops.Loop):
+            return self._loop(op, pending)
+        return self._branches(op, pending) if op.regions else op
+
+    def _branches(self, op: Op, pending: _Pending) -> Op:
+        before = pending.copy()
+        pending.clear()
+
+        def side(region: Block) -> Block:
+            inner = before.copy()
+            new = self.block(region, inner)
+            pending.join(inner)
+            return new
+
+        return map_regions(op, side)
+
+    def _loop(self, op: Op, pending: _Pending) -> Op:
+        """Enter the body as from before the loop, and as from the end of the body."""
+
+        def body(region: Block) -> Block:
+            probe = pending.copy()
+            self.block(region, probe)
+            pending.join(probe)
+            inner = pending.copy()
+            new = self.block(region, inner)
+            pending.join(inner)
+            return new
+
+        return map_regions(op, body)

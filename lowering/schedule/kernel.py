@@ -1,0 +1,55 @@
+"""The schedule of a whole kernel: its launch, and what each block does.
+
+Invariant: the result means what the module meant, step by step in order; only when memory moves
+has changed.
+"""
+
+from __future__ import annotations
+
+from astdsl.ir import ops
+from astdsl.ir.core import Block, Module, Op, walk
+from astdsl.ir.rewrite import replace_body, replace_fields
+from astdsl.lowering.schedule import products, rings, stores
+from astdsl.lowering.schedule.block import BlockScheduler
+from astdsl.lowering.schedule.build import Maker
+from astdsl.lowering.schedule.hazards import order_accesses
+from astdsl.lowering.schedule.launches import form_launch
+from astdsl.lowering.schedule.outputs import check_outputs
+from astdsl.lowering.schedule.roles import choose_warpgroups
+from astdsl.lowering.target import Target
+
+# Importing a family registers its rules.
+FAMILIES = (products, rings, stores)
+
+
+def schedule(module: Module, target: Target) -> Module:
+    """Return the module with its pipelines turned into launches, phases, copies and waits."""
+    check_outputs(module)
+    formed = form_launch(module)
+    made = [
+        _schedule_launch(op, formed, target) if isinstance(op, ops.Launch) else op
+        for op in formed.body.ops
+    ]
+    return replace_body(module, Block(args=formed.body.args, ops=tuple(made)))
+
+
+def _schedule_launch(launch: ops.Launch, module: Module, target: Target) -> ops.Launch:
+    scheduler = BlockScheduler(launch, target)
+    with scheduler.writing(Maker(launch.span)) as maker:
+        scheduler.run(launch.body.ops[:-1])
+        if scheduler.stores_asynchronously:
+            maker.add_op(ops.WaitGroup(span=launch.span, pending=0))
+    body = Maker(launch.span)
+    body.ops = [*scheduler.allocations.ops, *maker.ops]
+    warpgroups = choose_warpgroups(launch.body, target)
+    done = replace_fields(launch, body=body.block(args=launch.body.args), warpgroups=warpgroups)
+    return order_accesses(done, module, _apart(done))
+
+
+def _apart(launch: ops.Launch) -> list[Op]:
+    """Return the stores to an array that the block touches in no other way, outside of loops."""
+    uses: dict[object, list[Op]] = {}
+    for op in walk(launch.body):
+        if isinstance(op, ops.Window):
+            uses.setdefault(op.ref, []).append(op)
+    return [op for op in launch.body.ops if uses.get(getattr(op, "ref", None)) == [op]]

@@ -1,0 +1,205 @@
+"""What a kernel must not do with its outputs, checked on the program as it was written.
+
+A plain `Out` starts unwritten: each of its windows that is read must have been written, in the
+same step or in the first step of the axes that revisit it. Windows of one output in one step are
+the same or disjoint.
+
+Invariant: an error names both places; what is not proved written is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import combinations
+
+from astdsl.errors import OverlappingWindows, ScatteredAccumulation, UnwrittenRead
+from astdsl.ir import ops
+from astdsl.ir.core import OUT, Block, Module, Op, Value
+from astdsl.lowering.schedule.first_step import Decider
+from astdsl.lowering.schedule.independence import extents
+from astdsl.lowering.windows import Form, Forms
+
+
+@dataclass(frozen=True, slots=True)
+class _Axis:
+    """One loop around an access: its index, first value, and the region that it repeats."""
+
+    index: Value
+    low: Value
+    body: Block
+    owner: Op
+
+
+@dataclass(frozen=True, slots=True)
+class _Access:
+    op: ops.Window
+    axes: tuple[_Axis, ...]
+
+
+def check_outputs(module: Module) -> None:
+    """Refuse reads of unwritten windows, scattered accumulation and overlapping windows."""
+    forms = Forms(module.body)
+    accesses = list(_accesses(module.body, ()))
+    written = {a.op.ref for a in accesses if isinstance(a.op, ops.Store)}
+    _check_overlaps([a for a in accesses if a.op.ref in written], forms)
+    plain = {p.value for p in module.params if p.role == OUT and p.initial is None}
+    for access in accesses:
+        if isinstance(access.op, ops.Load) and access.op.ref in plain:
+            _check_read(access, module.body, forms)
+
+
+def _accesses(block: Block, axes: tuple[_Axis, ...]) -> Iterator[_Access]:
+    for op in block.ops:
+        if isinstance(op, (ops.Load, ops.Store)):
+            yield _Access(op, axes)
+        for region in op.regions:
+            yield from _accesses(region, (*axes, *_axes_of(op)))
+
+
+def _axes_of(op: Op) -> Iterator[_Axis]:
+    if isinstance(op, ops.Pipeline):
+        for index, low in zip(op.body.args, op.lows, strict=False):
+            yield _Axis(index, low, op.body, op)
+    elif isinstance(op, ops.For):
+        yield _Axis(op.body.args[0], op.low, op.body, op)
+
+
+# Overlaps
+
+
+def _check_overlaps(accesses: list[_Access], forms: Forms) -> None:
+    for first, second in combinations(accesses, 2):
+        a, b = first.op, second.op
+        if a.ref is not b.ref or first.axes != second.axes or not first.axes:
+            continue
+        stores = isinstance(a, ops.Store) or isinstance(b, ops.Store)
+        if stores and not same_window(a, b, forms) and not _disjoint(a, b, forms):
+            raise OverlappingWindows(
+                f"two windows of `{a.ref.hint}` in one step are neither the same nor disjoint",
+                (b.span, "this window"),
+                (a.span, "may overlap this one"),
+                help="index both by the same expressions, or use windows that never meet",
+            )
+
+
+def same_window(a: ops.Window, b: ops.Window, forms: Forms) -> bool:
+    """Whether two windows of a ref are equal in every step."""
+    if (a.sizes, a.steps) != (b.sizes, b.steps):
+        return False
+    apart = [forms[x] - forms[y] for x, y in zip(a.starts, b.starts, strict=True)]
+    return all(each == Form(0) for each in apart)
+
+
+def _disjoint(a: ops.Window, b: ops.Window, forms: Forms) -> bool:
+    for x, y, n, m in zip(a.starts, b.starts, extents(a), extents(b), strict=True):
+        apart = forms[y] - forms[x]
+        if apart.is_constant and (apart.constant >= n or -apart.constant >= m):
+            return True
+    return False
+
+
+# Reads of what is not written
+
+
+def _check_read(access: _Access, body: Block, forms: Forms) -> None:
+    depth = _depth(access, forms)
+    scope = access.axes[depth - 1].body if depth else body
+    if _is_written(access, scope, (), forms):
+        return
+    revisits = [a for k, a in enumerate(access.axes) if k >= depth]
+    others = [a for a in access.axes[:depth] if not _depends(access.op, a, forms)]
+    if _is_written(access, scope, revisits, forms):
+        if others:
+            raise _scattered(access, others)
+        return
+    outer = _outermost(access, others, body)
+    if others and _is_written(access, outer, [*others, *revisits], forms):
+        raise _scattered(access, others)
+    raise UnwrittenRead(
+        f"`{access.op.ref.hint}` is read here before this window is written",
+        (access.op.span, "an `Out` starts unwritten"),
+        help="write the window first (`if k == 0: out[...] = 0`), carry a tile, or declare `InOut`",
+    )
+
+
+def _scattered(access: _Access, others: list[_Axis]) -> ScatteredAccumulation:
+    return ScatteredAccumulation(
+        f"`{access.op.ref.hint}` is accumulated into again after other windows came between",
+        (access.op.span, "this window comes back after others"),
+        (others[0].owner.span, f"axis `{others[0].index.hint or '?'}` does not move it"),
+        help="move that axis last, declare the output `InOut`, or use `atomic_add`",
+    )
+
+
+def _outermost(access: _Access, others: list[_Axis], body: Block) -> Block:
+    for axis in access.axes:
+        if axis in others:
+            return axis.body
+    return body
+
+
+def _depends(op: ops.Window, axis: _Axis, forms: Forms) -> bool:
+    return any(axis.index in forms.sources(start) for start in op.starts)
+
+
+def _depth(access: _Access, forms: Forms) -> int:
+    """Return how many of the loops around a window decide where it is."""
+    moving = [k for k, axis in enumerate(access.axes) if _depends(access.op, axis, forms)]
+    return moving[-1] + 1 if moving else 0
+
+
+def _is_written(access: _Access, scope: Block, first: Iterable[_Axis], forms: Forms) -> bool:
+    """Whether the window is written on every way to the read, with the `first` axes at their
+    first value.
+    """
+    decider = Decider(forms, {a.index: forms[a.low] for a in first})
+    path = _Path(access.op, decider)
+    reached = path.visit(scope, is_written=False)
+    assert reached, "the access is in its scope"
+    return path.answer
+
+
+class _Path:
+    """A walk in program order to one read, noting whether its window was written."""
+
+    def __init__(self, read: ops.Window, decider: Decider) -> None:
+        self.read = read
+        self.decider = decider
+        self.answer = False
+        self.is_written = False
+
+    def visit(self, block: Block, *, is_written: bool) -> bool:
+        """Return whether the read was reached; leave in `is_written` what holds at the end."""
+        for op in block.ops:
+            if op is self.read:
+                self.answer = is_written
+                return True
+            if isinstance(op, ops.Store) and op.ref is self.read.ref:
+                is_written = is_written or same_window(op, self.read, self.decider.forms)
+            elif op.regions:
+                if self._regions(op, is_written):
+                    return True
+                is_written = self.is_written
+        self.is_written = is_written
+        return False
+
+    def _regions(self, op: Op, is_written: bool) -> bool:
+        if isinstance(op, ops.If):
+            return self._branches(op, is_written)
+        reached = any(self.visit(region, is_written=is_written) for region in op.regions)
+        self.is_written = is_written  # a loop may run no step
+        return reached
+
+    def _branches(self, op: ops.If, is_written: bool) -> bool:
+        truth = self.decider.decide(op.condition)
+        ends = []
+        for side, taken in ((op.then, True), (op.otherwise, False)):
+            if self.visit(side, is_written=is_written):
+                # What the first step does not reach cannot read unwritten memory there.
+                self.answer = self.answer or truth not in (taken, None)
+                return True
+            if truth in (taken, None):
+                ends.append(self.is_written)
+        self.is_written = all(ends)
+        return False

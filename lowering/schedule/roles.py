@@ -1,0 +1,62 @@
+"""How many threads run a block.
+
+Invariant: a block has one warpgroup, or as many as its largest tile needs to fit the registers;
+where it multiplies matrices, each warpgroup has whole 64-row parts of every accumulator.
+"""
+
+from __future__ import annotations
+
+from astdsl.errors import TileTooLarge
+from astdsl.ir import ops
+from astdsl.ir.core import Block, Op, walk
+from astdsl.ir.types import TileType
+from astdsl.lowering.layout.inference import FREE_KINDS
+from astdsl.lowering.products import WGMMA_ROWS
+from astdsl.lowering.target import Target
+
+MOST_WARPGROUPS = 4
+# Of a thread's 255 registers, what its largest tile may take; the rest holds operands, addresses.
+TILE_REGISTERS = 128
+COMFORTABLE_REGISTERS = 64
+_REGISTER_BITS = 32
+
+
+def choose_warpgroups(body: Block, target: Target) -> int:
+    """Return the number of warpgroups of a block; refuse a tile that no number can hold."""
+    largest, registers = None, 0
+    for op in walk(body):
+        for value in op.results:
+            if isinstance(value.type, TileType) and not isinstance(op, FREE_KINDS):
+                needed = _registers(value.type, target)
+                if needed > registers:
+                    largest, registers = op, needed
+    dots = [op for op in walk(body) if isinstance(op, ops.Dot)]
+    limit = TILE_REGISTERS if dots else COMFORTABLE_REGISTERS
+    groups = 1
+    while registers > limit * groups and groups < MOST_WARPGROUPS and _divides(dots, 2 * groups):
+        groups *= 2
+    if largest is not None and registers > TILE_REGISTERS * groups:
+        raise _too_large(largest, registers, groups)
+    return groups
+
+
+def _registers(tile: TileType, target: Target) -> int:
+    """Return the registers of one thread of one warpgroup for a tile."""
+    words = max(1, tile.dtype.bits // _REGISTER_BITS)
+    return -(-tile.elements // target.threads_per_warpgroup) * words
+
+
+def _divides(dots: list[ops.Dot], groups: int) -> bool:
+    return all(op.a.tile.shape[0] % (WGMMA_ROWS * groups) == 0 for op in dots)
+
+
+def _too_large(op: Op, registers: int, groups: int) -> TileTooLarge:
+    tile = op.results[0].type
+    assert isinstance(tile, TileType), "found among tiles"
+    fits = tile.elements * TILE_REGISTERS * groups // registers
+    return TileTooLarge(
+        f"the tile {tile} takes {registers // groups} registers of each thread, "
+        f"{TILE_REGISTERS} is the most",
+        (op.span, f"{tile} is made here"),
+        help=f"a tile of at most {fits} elements fits: take smaller blocks",
+    )

@@ -1,0 +1,116 @@
+"""Stores as asynchronous copies out.
+
+Before
+    store out[window], value
+After
+    wait until the slot has been read; store slot, value; fence; copy_out slot -> window; commit
+
+A store becomes one where it pays: of a product's result, or in a loop. Invariant: copies that may
+write the same elements twice are not made asynchronous, since their order would be lost.
+"""
+
+from __future__ import annotations
+
+from astdsl.ir import ops
+from astdsl.ir.core import Value
+from astdsl.ir.types import GMEM
+from astdsl.lowering.schedule.block import BlockScheduler, schedules
+from astdsl.lowering.schedule.independence import move_apart
+from astdsl.lowering.tensor_maps import why_not
+
+SLOTS_IN_A_LOOP = 2
+# A tile that takes more is stored from registers.
+LARGEST_SLOT_BYTES = 64 * 1024
+
+
+@schedules(ops.Store)
+def _store(scheduler: BlockScheduler, op: ops.Store) -> None:
+    if _is_asynchronous(scheduler, op):
+        _copy_out(scheduler, op)
+        scheduler.stores_asynchronously = True
+    else:
+        scheduler.copy(op)
+
+
+def _is_asynchronous(scheduler: BlockScheduler, op: ops.Store) -> bool:
+    if op.ref.ref.space != GMEM or op.ref in scheduler.read:
+        return False
+    if why_not(op.ref.ref, op.sizes, op.steps) or op.value.tile.shape == ():
+        return False
+    if op.value.tile.elements * op.value.tile.dtype.bytes > LARGEST_SLOT_BYTES:
+        return False
+    pays = bool(scheduler.loops) or _comes_from_product(scheduler, op.value)
+    return pays and writes_once(scheduler, op)
+
+
+def writes_once(scheduler: BlockScheduler, op: ops.Store) -> bool:
+    """Whether no element is written twice by a block, by this or another store."""
+    others = [
+        other
+        for other in scheduler.users[op.ref]
+        if isinstance(other, ops.Store) and other is not op
+    ]
+    return not others and all(
+        move_apart(op, op, frame.index, frame.step, frame.inside, scheduler.forms)
+        for frame in scheduler.loops
+    )
+
+
+def _comes_from_product(scheduler: BlockScheduler, value: Value) -> bool:
+    """Whether a value was read from an accumulator, perhaps through elementwise operations."""
+    pending, seen = [value], set[Value]()
+    while pending:
+        current = pending.pop()
+        if current in seen or current.type.__class__ is not value.type.__class__:
+            continue
+        seen.add(current)
+        if current in scheduler.accumulated:
+            return True
+        maker = scheduler.forms.makers.get(current)
+        if isinstance(maker, ops.Dot):
+            return True
+        if isinstance(maker, ops.Elementwise):
+            pending.extend(maker.operands)
+    return False
+
+
+def _copy_out(scheduler: BlockScheduler, op: ops.Store) -> None:
+    tile, maker, before = op.value.tile, scheduler.maker, scheduler.allocations
+    slots = SLOTS_IN_A_LOOP if scheduler.loops else 1
+    shape, label = (slots, *tile.shape), f"copies out of {op.ref.hint or 'tile'}"
+    buffer = before.add_op(
+        ops.AllocSmem(span=op.span, shape=shape, dtype=tile.dtype, label=label)
+    ).result
+    counter = before.add_op(ops.Counter(span=op.span)).result
+    buffer.hint, counter.hint = f"{op.ref.hint}_out", "stores"
+    maker.add_op(ops.WaitGroup(span=op.span, pending=slots - 1, read_only=True))
+    number = maker.add_op(ops.CounterRead(span=op.span, counter=counter)).result
+    slot = maker.remainder(number, maker.number(slots))
+    zeros = tuple(maker.number(0) for _ in tile.shape)
+    maker.add_op(
+        ops.Store(
+            span=op.span,
+            ref=buffer,
+            starts=(slot, *zeros),
+            sizes=(1, *tile.shape),
+            steps=(1,) * len(shape),
+            kept=(False, *(True for _ in tile.shape)),
+            value=scheduler.value(op.value),
+        )
+    )
+    maker.add_op(ops.ProxyFence(span=op.span))
+    maker.add_op(ops.BlockBarrier(span=op.span))
+    maker.add_op(
+        ops.CopyOut(
+            span=op.span,
+            ref=scheduler.value(op.ref),
+            starts=scheduler.each(op.starts),
+            sizes=op.sizes,
+            steps=op.steps,
+            kept=op.kept,
+            buffer=buffer,
+            slot=(slot,),
+        )
+    )
+    maker.add_op(ops.CommitGroup(span=op.span))
+    maker.add_op(ops.CounterAdd(span=op.span, counter=counter, amount=maker.number(1)))

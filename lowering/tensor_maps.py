@@ -1,0 +1,100 @@
+"""How an asynchronous copy of a window is cut into TMA boxes.
+
+A box is one chunk of the buffer (`layout.shared`), at most 256 along every axis. What TMA cannot
+describe is told by `why_not`, and takes another path.
+
+Invariant: the pieces of a copy have one box, so one tensor map; together they write each element
+of the slot that the window covers once. (CUDA driver API, cuTensorMapEncodeTiled; PTX ISA 5.5.)
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from dataclasses import dataclass
+
+from astdsl.ir import ops
+from astdsl.ir.types import RefType
+from astdsl.lowering.layout.shared import (
+    PLAIN_ALIGN_BYTES,
+    TMA_BOX_LIMIT_ELEMENTS,
+    BufferLayout,
+)
+
+MAX_RANK = 5
+INNER_BOX_MULTIPLE_BYTES = 16
+MOST_PIECES = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """One box: how far its start is moved along each axis of the map, and where it goes."""
+
+    moves: tuple[int, ...]
+    offset_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """The boxes of a copy. `key` is the map's axis order, box and swizzle."""
+
+    key: tuple[tuple[int, ...], tuple[int, ...], int]
+    pieces: tuple[Piece, ...]
+    total_bytes: int
+
+
+def why_not(ref: RefType, sizes: tuple[int, ...], steps: tuple[int, ...]) -> str:
+    """Return why TMA cannot copy such windows of a ref; empty where it can."""
+    if not ref.tma:
+        return "its strides or base are not multiples of 16 bytes"
+    if ref.rank > MAX_RANK:
+        return f"it has {ref.rank} axes, TMA has {MAX_RANK}"
+    if any(step != 1 for step in steps):
+        return "the window has steps"
+    if ref.dtype.bits % 8:
+        return f"{ref.dtype.name} has no whole byte size"
+    contiguous = contiguous_axis(ref)
+    if sizes[contiguous] * ref.dtype.bytes % INNER_BOX_MULTIPLE_BYTES:
+        return "a row of the window is not a multiple of 16 bytes"
+    return ""
+
+
+def contiguous_axis(ref: RefType) -> int:
+    """Return the axis with stride 1, the last one if there are several."""
+    assert 1 in ref.strides, f"{ref} has no contiguous axis"
+    return ref.rank - 1 - ref.strides[::-1].index(1)
+
+
+def pieces(op: ops.Copy, layout: BufferLayout) -> Split:
+    """Cut the copy of a window from or to a slot of `layout` into boxes."""
+    kept = [a for a, k in enumerate(op.kept) if k]
+    order = [kept[tile_axis] for tile_axis in layout.order] if kept else []
+    axes = (*order, *(a for a in reversed(range(op.ref.ref.rank)) if a not in order))
+    extents = [op.sizes[a] for a in axes]
+    box = _box(extents, layout, len(order))
+    counts = [-(-extent // b) for extent, b in zip(extents, box, strict=True)]
+    assert math.prod(counts) <= MOST_PIECES, f"{math.prod(counts)} boxes in one copy"
+    steps = [layout.chunk_bytes, *(s * layout.row_bytes for s in layout.row_strides.values())]
+    found = []
+    for numbers in itertools.product(*map(range, counts)):
+        moves = tuple(n * b for n, b in zip(numbers, box, strict=True))
+        places = (numbers[0], *moves[1:])
+        offset = sum(p * s for p, s in zip(places, steps, strict=False))
+        assert offset % PLAIN_ALIGN_BYTES == 0, f"a box at offset {offset}"
+        found.append(Piece(moves, offset))
+    bytes_each = math.prod(box) * layout.dtype.bytes
+    key = (tuple(axes), tuple(box), layout.swizzle_bytes)
+    return Split(key, tuple(found), bytes_each * len(found))
+
+
+def _box(extents: list[int], layout: BufferLayout, kept: int) -> list[int]:
+    """Return the box: a chunk wide, and as many rows as stand densely in the slot."""
+    box = [layout.chunk_elements]
+    dense = True
+    for k in range(1, len(extents)):
+        fits = extents[k] <= TMA_BOX_LIMIT_ELEMENTS
+        side = extents[k] if fits else math.gcd(extents[k], TMA_BOX_LIMIT_ELEMENTS)
+        box.append(side if dense else 1)
+        allocated = layout.allocated[layout.order[k]] if k < kept else 1
+        dense = dense and side == allocated
+    return box
