@@ -73,8 +73,10 @@ def resolve(callee: Callee, args: Sequence[Any], kwargs: Mapping[str, Any]) -> C
         if p.spec and p.spec.role != "in" and p.name in views:
             check_written(views[p.name], where(p))
     fitted = fit(signature.params, views, bound.constants)
-    passed = [p.name for p in signature.params[: len(args)]]
-    passed += [name for name in kwargs if name in given and name not in passed]
+    names = [p.name for p in signature.params]
+    mentioned = [*names[: len(args)], *(name for name in kwargs if name in names)]
+    # An output passed as None is an omitted one, though the None stands among the objects.
+    passed = [name if name in given else "" for name in mentioned]
     defaults = [name for name in given if name not in passed]
     made = [p for p in signature.params if p.name not in given]
     order = [*passed, *defaults, *(p.name for p in made)]

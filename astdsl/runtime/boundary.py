@@ -5,14 +5,13 @@ Invariant: a mistake of the user shows no frame of ours; a fault of ours keeps t
 
 from __future__ import annotations
 
-from pathlib import Path
 from types import TracebackType
 
 from astdsl.errors import KernelError
 from astdsl.source import Span
 
-# Where this package lives: the frames of its files are ours.
-OURS = str(Path(__file__).resolve().parent.parent)
+# The frames of this package's modules are ours; its library of kernels is written as users write.
+PACKAGE, KERNELS = "astdsl", "astdsl.stdlib"
 
 
 class Boundary:
@@ -56,7 +55,9 @@ def _frames(trace: TracebackType | None) -> list[TracebackType]:
 
 
 def _is_ours(frame: TracebackType) -> bool:
-    return frame.tb_frame.f_code.co_filename.startswith(OURS)
+    # Told by module: rewritten functions have the user's globals, and folders are mapped.
+    module = str(frame.tb_frame.f_globals.get("__name__", ""))
+    return module.partition(".")[0] == PACKAGE and not module.startswith(KERNELS)
 
 
 def _chain(frames: list[TracebackType]) -> TracebackType | None:

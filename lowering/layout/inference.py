@@ -48,10 +48,15 @@ def _infers(*kinds: type[Op]) -> Callable[[Rule], Rule]:
     return register
 
 
-def infer_layouts(body: Block, threads: int, target: Target) -> dict[Value, Placement]:
-    """Return the placement of every tile in `body`, which is run by `threads` threads."""
+def infer_layouts(
+    body: Block, threads: int, target: Target, given: Iterable[Value] = ()
+) -> dict[Value, Placement]:
+    """Return the placement of every tile in `body`, which is run by `threads` threads.
+
+    `given` are what the body uses of its surroundings: the kernel's parameters.
+    """
     inference = Inference(threads, target)
-    inference.arguments(body.args)
+    inference.arguments((*given, *body.args))
     inference.block(body)
     return inference.placements
 

@@ -58,7 +58,8 @@ def emit(module: Module, target: Target) -> Emitted:
     launch = _launch(module)
     threads = launch.warpgroups * target.threads_per_warpgroup
     shared = plan_shared(launch.body, target)
-    placements = infer_layouts(launch.body, threads, target)
+    given = [param.value for param in module.params]
+    placements = infer_layouts(launch.body, threads, target, given)
     parameters = _Parameters(module, launch, shared)
     llvm = LlvmModule()
     name = kernel_name(module.name)
