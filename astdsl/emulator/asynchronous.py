@@ -23,15 +23,17 @@ class Operation:
     """One asynchronous operation of one executed instruction, for all lanes that issued it.
 
     `perform` applies its effects (data, completion of barriers). `order` names the queue that it
-    must stay in order with, None = free. `what` is for reports. `blocks` are the blocks that must not
+    must stay in order with, None = free. `what` and `place` (lines) are for
+    reports. `signals` = it completes a barrier. `blocks` are the blocks that must not
     end before the operation has happened, None = any may.
     """
 
     perform: Callable[[], None]
     what: str
-    ptx_line: int
+    place: str
     order: Hashable = None
     blocks: Array | None = None
+    signals: bool = False
     done: bool = False
 
 
@@ -41,7 +43,8 @@ class Asynchronous:
     def __init__(self, completion: Completion) -> None:
         self.completion = completion
         self.pending: list[Operation] = []
-        self._random = random.Random(completion if isinstance(completion, int) else 0)  # noqa: S311
+        seed = completion if isinstance(completion, int) else 0
+        self._random = random.Random(seed)  # noqa: S311 - schedules, not secrets
 
     def issue(self, operation: Operation) -> Operation:
         """Queue an operation; it happens now if the policy is "early"."""
@@ -69,7 +72,9 @@ class Asynchronous:
         if isinstance(self.completion, int):
             self.complete(self._random.choice(self.pending))
         else:
-            self.complete(self.pending[0])
+            # Only what completes a barrier can let someone go on; the rest stays as late as it can.
+            signalling = (o for o in self.pending if o.signals)
+            self.complete(next(signalling, self.pending[0]))
         return True
 
     def tick(self) -> bool:

@@ -59,8 +59,8 @@ class Transfer:
 
     def operation(self, perform: Callable[[], None]) -> Operation:
         """Return the operation that performs this copy."""
-        line = self.m.program.instructions[self.pc].ptx_line
-        return Operation(perform, self.what, line, blocks=self.rows)
+        place = self.m.place_text(self.pc)
+        return Operation(perform, self.what, place, blocks=self.rows)
 
     def chunks(self) -> Index:
         """Return the index of the 16-byte chunks of shared memory that the copy touches."""
@@ -184,6 +184,7 @@ def issue_load(transfer: Transfer, barrier_rows: Array, barrier_offsets: Array) 
         m.wake = True
 
     operation = transfer.operation(perform)
+    operation.signals = True
     if m.guard is not None:
         m.guard.begin_write(operation, transfer.lanes, chunks)
     m.asynchronous.issue(operation)

@@ -201,7 +201,7 @@ class SharedGuard:
             doing = "writing" if counts is self._writing else "reading"
             raise self._fault(
                 "E251", f"the {operation.what} {verb} shared memory at {offset:#x} while the "
-                f"{other.what} (PTX line {other.ptx_line}) is still {doing} it", lanes, row,
+                f"{other.what} ({other.place}) is still {doing} it", lanes, row,
             )  # fmt: skip
 
     def _collision(
@@ -216,7 +216,7 @@ class SharedGuard:
         return self._m.fault(
             "E250",
             f"shared memory at {offset:#x} is {verb} while the {other.what} "
-            f"(PTX line {other.ptx_line}) is still {doing} it",
+            f"({other.place}) is still {doing} it",
             int(lanes.index[at]),
             help="wait for the operation first: its mbarrier, or its group",
         )

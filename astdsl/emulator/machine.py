@@ -140,7 +140,7 @@ class Machine:
         found = self._states.get(make)
         if found is None:
             found = self._states[make] = make(self)
-        return found  # type: ignore[no-any-return]
+        return found
 
     def fault(self, code: str, message: str, lane: int, help: str | None = None) -> DeviceFault:
         """Return a fault of the current instruction at a lane, with its place filled in."""
@@ -222,7 +222,7 @@ class Machine:
             if len(left):
                 raise self.fault(
                     "E256",
-                    f"the block ends while the {operation.what} (PTX line {operation.ptx_line}) "
+                    f"the block ends while the {operation.what} ({operation.place}) "
                     "is in flight",
                     int(lanes.index[np.argmax(self.block_of[lanes.sel] == left[0])]),
                     help="wait for it before the end",

@@ -76,10 +76,9 @@ class Product:
 
     def __post_init__(self) -> None:
         m = self.m
-        line = m.program.instructions[m.pc].ptx_line
         what = f"wgmma m64n{self.kind.n}k{self.kind.k}"
         order = ("wgmma", self.group.number)
-        self.operation = Operation(self._perform, what, line, order, blocks=self.group.rows)
+        self.operation = Operation(self._perform, what, m.place_text(m.pc), order, blocks=self.group.rows)
 
     @property
     def done(self) -> bool:

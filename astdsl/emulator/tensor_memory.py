@@ -129,7 +129,7 @@ class TensorMemory:
         """Say whether all cells have been written, or will be by products in flight before."""
         return bool((self._at(self.defined, cells) | (self._at(self._writing, cells) > 0)).all())
 
-    # Accesses of loads and stores, which warps execute: one (row, group, column) an element.
+    # Accesses of loads and stores, which warps execute: arrays of (row, group, column).
 
     def check_load(self, where: tuple[Array, Array, Array]) -> BoolArray:
         """Return which elements a load may not read: a product writes them, or a store has."""
@@ -166,7 +166,7 @@ class TensorMemory:
             rows, groups, columns = cells
             inside = columns.start <= place[2] < columns.stop
             if inside and place[0] in rows and place[1] in groups:
-                return f"{operation.what} (PTX line {operation.ptx_line}) is in flight"
+                return f"{operation.what} ({operation.place}) is in flight"
         return "tcgen05.st has not been waited for with tcgen05.wait::st"
 
     def _index(self, cells: Cells) -> tuple[Array, Array, slice]:

@@ -80,10 +80,9 @@ class TensorProduct:
 
     def __post_init__(self) -> None:
         m, d = self.m, self.descriptor
-        line = m.program.instructions[m.pc].ptx_line
         what = f"tcgen05.mma m{d.m}n{d.n}"
         self.d_tile = tile_at(self.d_address, d.m, d.n)
-        self.operation = Operation(self._perform, what, line, ORDER, blocks=self.rows)
+        self.operation = Operation(self._perform, what, m.place_text(m.pc), ORDER, blocks=self.rows)
 
     @property
     def done(self) -> bool:

@@ -7,6 +7,7 @@ covers it; until then its destination counts as unwritten.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -86,43 +87,50 @@ def prepare_copy(ops: Operands) -> Execute:
     ops.sensitive += ops.reads
 
     def execute(m: Machine, lanes: Lanes) -> None:
-        pc, memory = m.pc, m.memory
-        rows, offsets = memory.shared_place(m, lanes, target(m, lanes), size, aligned=True)
-        addresses = np.broadcast_to(source(m, lanes), lanes.n)
-        # A copy: the registers may change before the copy happens.
+        rows, offsets = m.memory.shared_place(m, lanes, target(m, lanes), size, aligned=True)
+        # Copies: the registers may change before the copy happens.
+        addresses = np.array(np.broadcast_to(source(m, lanes), lanes.n))
         n_valid = np.array(np.broadcast_to(valid(m, lanes), lanes.n))
-        places = offsets[:, None] + np.arange(size)
-        memory.shared.defined[rows[:, None], places] = False
-
-        def perform() -> None:
-            here, m.pc = m.pc, pc
-            octets = np.zeros((lanes.n, size), np.uint8)
-            some = n_valid > 0
-            if some.any():
-                found, missing = memory.globals.load(
-                    m, lanes.where(some), addresses[some], UNSIGNED[32], size // 4
-                )
-                octets[some] = found.view(np.uint8).reshape(-1, size)
-            else:
-                missing = None
-            kept = np.arange(size) < n_valid[:, None]
-            memory.shared.data[rows[:, None], places] = np.where(kept, octets, 0)
-            memory.shared.defined[rows[:, None], places] = True
-            if missing is not None:
-                bad = np.flatnonzero(some)[missing]
-                memory.shared.defined[rows[bad, None], places[bad]] = False
-            m.pc = here
-
-        line = ops.instruction.ptx_line
-        operation = m.asynchronous.issue(Operation(perform, f"cp.async of {size} bytes", line))
+        m.memory.shared.forget(rows, offsets, size)
+        perform = partial(_copy, m, m.pc, lanes, (rows, offsets), (addresses, n_valid), size)
+        place = m.place_text(m.pc)
+        operation = m.asynchronous.issue(Operation(perform, f"cp.async of {size} bytes", place))
         m.state(Copies).add(operation, lanes)
 
     return execute
 
 
+def _copy(
+    m: Machine,
+    pc: int,
+    lanes: Lanes,
+    target: tuple[Array, Array],
+    source: tuple[Array, Array],
+    size: int,
+) -> None:
+    """Copy the valid bytes of each lane, and zeros for the rest."""
+    here, m.pc = m.pc, pc
+    addresses, n_valid = source
+    values = np.zeros((lanes.n, size // 4), np.uint32)
+    undefined = None
+    some = n_valid > 0
+    if some.any():
+        part = lanes if some.all() else lanes.where(some)
+        found, missing = m.memory.globals.load(m, part, addresses[some], UNSIGNED[32], size // 4)
+        values[some] = found.reshape(-1, size // 4)
+        if missing is not None:
+            undefined = np.zeros(lanes.n, np.bool_)
+            undefined[some] = missing
+    if ((n_valid != size) & some).any():
+        kept = np.arange(size) < n_valid[:, None]
+        values.view(np.uint8)[~kept] = 0
+    m.memory.shared.store(*target, values, undefined)
+    m.pc = here
+
+
 def _valid_bytes(ops: Operands, size: int) -> Any:
     """Return a getter of how many bytes are copied; the rest is filled with zeros."""
-    if len(ops.args) < 4 or ops.has("L2::cache_hint") and len(ops.args) == 4:
+    if len(ops.args) - ops.has("L2::cache_hint") < 4:
         return lambda m, lanes: size
     operand = ops.args[3]
     places = ops.registers(operand)

@@ -151,10 +151,21 @@ def _tester(ops: Operands) -> tuple[Callable[[Machine, Lanes], BoolArray], Place
         rows, offsets = place(m, lanes)
         wanted = np.broadcast_to(phase(m, lanes), lanes.n)
         if by_parity:
+            _check_parity(m, lanes, wanted)
             return use(m, lanes, lambda b: b.is_complete(rows, offsets, wanted.astype(np.int64)))
         return use(m, lanes, lambda b: b.has_passed(rows, offsets, wanted))
 
     return ready, place, phase
+
+
+def _check_parity(m: Machine, lanes: Lanes, wanted: Array) -> None:
+    wrong = wanted > 1
+    if wrong.any():
+        at = int(np.argmax(wrong))
+        raise m.fault(
+            "E248", f"the parity of a phase is 0 or 1, not {int(wanted[at])}", int(lanes.index[at]),
+            help="pass `phase & 1`",
+        )  # fmt: skip
 
 
 @executes("mbarrier.test_wait")

@@ -293,7 +293,9 @@ def prepare_commit(ops: Operands) -> Execute:
             m.pc = pc
             use(m, lanes, lambda b: b.arrive(rows, offsets, ones))
 
-        line = m.program.instructions[pc].ptx_line
-        m.asynchronous.issue(Operation(perform, "tcgen05.commit", line, ORDER))
+        place_text = m.place_text(pc)
+        m.asynchronous.issue(
+            Operation(perform, "tcgen05.commit", place_text, ORDER, signals=True)
+        )
 
     return execute

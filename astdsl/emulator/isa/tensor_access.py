@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,7 +20,12 @@ from astdsl.emulator.formats.descriptors import (
     decode_tcgen05_descriptor,
 )
 from astdsl.emulator.formats.errors import FormatError
-from astdsl.emulator.formats.fragments import TMEM_SHAPES, TmemAccess, tmem_access
+from astdsl.emulator.formats.fragments import (
+    TMEM_LANES,
+    TMEM_SHAPES,
+    TmemAccess,
+    tmem_access,
+)
 from astdsl.emulator.isa import Control, Execute, controls, executes
 from astdsl.emulator.products import register_rows
 from astdsl.emulator.syntax import Address, Immediate, Vector
@@ -34,6 +40,7 @@ if TYPE_CHECKING:
     from astdsl.emulator.operands import Operands
     from astdsl.emulator.scalars import Array
 
+Where = tuple[Any, Any, Any]
 _WARP = 32
 _REPEAT = re.compile(r"x\d+")
 
@@ -53,47 +60,110 @@ class _Access:
         self.packs = ops.has(pack)
         # Packed accesses take two columns for each register, sixteen bits of each.
         self.access = TmemAccess(found.lane, found.column * 2) if self.packs else found
+        self.is_row = shape == "32x32b" and not self.packs
+        self.n_columns = int(self.access.column.max()) + 1 + self.packs
+        self.n_groups = 1 + int(self.access.lane.max()) // GROUP_LANES
         elements = registers.elements if isinstance(registers, Vector) else (registers,)
         self.places = tuple(ops.place(e) for e in elements)
         if len(self.places) != len(found.lane):
             raise ops.refuse(f".{shape} needs {len(found.lane)} registers here")
         self._address = ops.address(address)
 
-    def cells(self, m: Machine, lanes: Lanes) -> tuple[Array, Array, Array]:
-        """Return block, lane and column of every register of every thread, checked."""
+    def locate(self, m: Machine, lanes: Lanes) -> _Located:
+        """Return where the threads' registers lie, checked."""
         base = np.broadcast_to(self._address(m, lanes), lanes.n)
-        thread, rows = m.thread_of[lanes.sel], m.block_of[lanes.sel]
-        first_lane, first_column = base >> LANE_SHIFT, base & COLUMN_MASK
-        wrong = first_lane // _WARP != thread // _WARP % 4
+        thread = m.thread_of[lanes.sel]
+        place = _Located(self, m.block_of[lanes.sel], base >> LANE_SHIFT, base & COLUMN_MASK, thread)
+        wrong = place.lane // _WARP != thread // _WARP % 4
         if wrong.any():
             at = int(np.argmax(wrong))
             raise m.fault(
-                "E274", f"warp {int(thread[at]) // _WARP} accesses lane {int(first_lane[at])} of "
+                "E274", f"warp {int(thread[at]) // _WARP} accesses lane {int(place.lane[at])} of "
                 "tensor memory; a warp reaches only the 32 lanes of its place in its warpgroup",
                 int(lanes.index[at]),
             )  # fmt: skip
-        inner = thread % _WARP
-        lane = first_lane + self.access.lane[:, inner]
-        column = first_column + self.access.column[:, inner]
-        ends = column.max(axis=0) + self.packs
-        for row, first, end in set(zip(rows.tolist(), first_column.tolist(), ends.tolist())):  # noqa: B905
-            where = np.array([row])
-            at = int(np.argmax(rows == row))
-            tensor_memory(m).require_allocated(
-                where, slice(first, end + 1), int(lanes.index[at]), "this access"
-            )
-        return np.broadcast_to(rows, lane.shape), lane, column
+        for first in np.unique(place.column):
+            rows = np.unique(place.rows[place.column == first])
+            columns = slice(int(first), int(first) + self.n_columns)
+            lane = int(lanes.index[np.argmax(place.column == first)])
+            tensor_memory(m).require_allocated(rows, columns, lane, "this access")
+        return place
 
 
-def _checked(m: Machine, lanes: Lanes, bad: Array, where: Any, verb: str) -> None:
+@dataclass(frozen=True, slots=True, eq=False)
+class _Located:
+    """Blocks, first lanes and first columns of the threads of one access."""
+
+    access: _Access
+    rows: Array
+    lane: Array
+    column: Array
+    thread: Array
+
+    def rectangles(self) -> Where:
+        """Return (block, group, column) of all cells that each warp touches, [warps, g, c]."""
+        leaders = self.thread % _WARP == 0
+        groups = self.lane[leaders] // GROUP_LANES
+        span = np.arange(self.access.n_groups)[:, None], np.arange(self.access.n_columns)
+        return (
+            self.rows[leaders, None, None],
+            groups[:, None, None] + span[0],
+            self.column[leaders, None, None] + span[1],
+        )
+
+    def cells(self) -> Where:
+        """Return (block, lane, column) of every register of every thread."""
+        inner = self.thread % _WARP
+        lane = self.lane + self.access.access.lane[:, inner]
+        column = self.column + self.access.access.column[:, inner]
+        return np.broadcast_to(self.rows, lane.shape), lane, column
+
+    def _row_cells(self, data: Array) -> tuple[Array, tuple[Any, slice]] | None:
+        """Return tensor memory as rows of columns and the part accessed, if it is whole rows."""
+        first = int(self.column[0])
+        if not self.access.is_row or (self.column != first).any():
+            return None
+        lane = self.rows * TMEM_LANES + self.lane + self.thread % _WARP
+        columns = slice(first, first + self.access.n_columns)
+        return data.reshape(-1, data.shape[-1]), (lane, columns)
+
+    def read(self, data: Array) -> Array:
+        """Return the registers' values, [registers, threads]."""
+        found = self._row_cells(data)
+        if found is not None:
+            rows: Array = found[0][found[1]].T
+            return rows
+        block, lane, column = self.cells()
+        values: Array = data[block, lane, column]
+        if self.access.packs:
+            high = data[block, lane, column + 1]
+            return values & np.uint32(0xFFFF) | high << np.uint32(16)
+        return values
+
+    def write(self, data: Array, values: Array) -> None:
+        """Write the registers' values, [registers, threads]."""
+        found = self._row_cells(data)
+        if found is not None:
+            found[0][found[1]] = values.T
+            return
+        block, lane, column = self.cells()
+        if not self.access.packs:
+            data[block, lane, column] = values
+            return
+        data[block, lane, column] = values & np.uint32(0xFFFF)
+        data[block, lane, column + 1] = values >> np.uint32(16)
+
+
+def _checked(m: Machine, lanes: Lanes, bad: Array, where: Where, verb: str) -> None:
     if bad.any():
-        at = int(np.argmax(bad))
-        place = tuple(int(np.broadcast_to(w, bad.shape).reshape(-1)[at]) for w in where)
+        at = np.unravel_index(int(np.argmax(bad)), bad.shape)
+        place = tuple(int(np.broadcast_to(w, bad.shape)[at]) for w in where)
+        leaders = lanes.index[m.thread_of[lanes.sel] % _WARP == 0]
         raise m.fault(
             "E276",
             f"column {place[2]} of tensor memory is {verb} while "
             + tensor_memory(m).user_text((place[0], place[1], place[2])),
-            int(lanes.index[at % lanes.n]),
+            int(leaders[at[0]]),
         )
 
 
@@ -120,18 +190,17 @@ def prepare_load(ops: Operands) -> Control:
     def body(m: Machine, lanes: Lanes) -> None:
         memory = tensor_memory(m)
         m.in_flight.require_free(access.places, lanes)
-        block, lane, column = access.cells(m, lanes)
-        where = block, lane // GROUP_LANES, column
+        place = access.locate(m, lanes)
+        where = place.rectangles()
         _checked(m, lanes, memory.check_load(where), where, "read")
-        values = memory.data[block, lane, column]
-        if access.packs:
-            high = memory.data[block, lane, column + 1]
-            values = values & np.uint32(0xFFFF) | high << np.uint32(16)
-        _write_registers(m, lanes, rows, values)
-        undefined = ~memory.defined[where]
-        if undefined.any() or m.undefined:
-            for place, mask in zip(access.places, undefined, strict=True):
-                mark(m, place, lanes, mask if mask.any() else None)
+        _write_registers(m, lanes, rows, place.read(memory.data))
+        undefined = None
+        if not memory.defined[where].all():
+            block, lane, column = place.cells()
+            undefined = ~memory.defined[block, lane // GROUP_LANES, column]
+        if undefined is not None or m.undefined:
+            for at, register in enumerate(access.places):
+                mark(m, register, lanes, None if undefined is None else undefined[at])
         memory.loaded(where)
 
     return _collective(body)
@@ -158,16 +227,11 @@ def prepare_store(ops: Operands) -> Control:
         memory = tensor_memory(m)
         m.in_flight.require_free(access.places, lanes)
         require_defined(m, lanes, access.places, "a value stored to tensor memory")
-        block, lane, column = access.cells(m, lanes)
-        where = block, lane // GROUP_LANES, column
+        place = access.locate(m, lanes)
+        where = place.rectangles()
         _checked(m, lanes, memory.check_store(where), where, "written")
         values = np.stack([np.broadcast_to(read(m, lanes), lanes.n) for read in reads])
-        if access.packs:
-            memory.data[block, lane, column] = values & np.uint32(0xFFFF)
-            memory.data[block, lane, column + 1] = values >> np.uint32(16)
-            memory.stored((block, lane // GROUP_LANES, column + 1))
-        else:
-            memory.data[block, lane, column] = values
+        place.write(memory.data, values)
         memory.stored(where)
 
     return _collective(body)
@@ -257,8 +321,7 @@ def _issue_copy(
         if m.guard is not None:
             m.guard.end(operation)
 
-    line = m.program.instructions[m.pc].ptx_line
-    operation = Operation(perform, "tcgen05.cp", line, ORDER, blocks=rows)
+    operation = Operation(perform, "tcgen05.cp", m.place_text(m.pc), ORDER, blocks=rows)
     if m.guard is not None:
         m.guard.begin_read(operation, lanes, index)
     memory.begin(operation, cells_of(rows, tile), writes=True, lane=lane)

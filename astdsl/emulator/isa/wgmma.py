@@ -203,8 +203,8 @@ class _Instruction:
         for other in state.pending:
             if not other.done and _collides(other, self, group):
                 raise m.fault(
-                    "E263", f"registers of the {other.operation.what} (PTX line "
-                    f"{other.operation.ptx_line}) are used while it is in flight", lane,
+                    "E263", f"registers of the {other.operation.what} ({other.operation.place}) "
+                    "are used while it is in flight", lane,
                     help="wait for it with `wgmma.wait_group`",
                 )  # fmt: skip
         if m.undefined:
