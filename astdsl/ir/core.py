@@ -8,7 +8,7 @@ attribute. Walking, cloning, printing and renaming read these roles and know no 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, ClassVar, dataclass_transform
+from typing import Any, ClassVar, Self, dataclass_transform
 
 from astdsl.ir.types import RefType, TileType, Type
 from astdsl.source import Span
@@ -119,10 +119,23 @@ class Op(Node):
 
     def __init__(self, **values: Any) -> None:
         super().__init__(**values)
+        self._complete()
+
+    def _complete(self) -> None:
         object.__setattr__(self, "operands", self._flat(OPERAND))
         object.__setattr__(self, "regions", self._flat(REGION))
-        made = tuple(Value(t) for t in self.result_types())
-        object.__setattr__(self, "results", made)
+        object.__setattr__(self, "results", tuple(Value(t) for t in self.result_types()))
+
+    def remade(self, changes: dict[str, Any]) -> Self:
+        """Return an operation with some fields changed, and new results with the old hints."""
+        new = object.__new__(type(self))
+        for name in type(self).fields:
+            value = changes[name] if name in changes else getattr(self, name)
+            object.__setattr__(new, name, value)
+        new._complete()
+        for old, made in zip(self.results, new.results, strict=False):
+            made.hint = old.hint
+        return new
 
     def result_types(self) -> tuple[Type, ...]:
         """Return the types of the results, from the fields."""

@@ -23,17 +23,9 @@ Handler: TypeAlias = Callable[[Any, Emit], Sequence[Value] | None]
 
 def replace_fields(op: AnyOp, **changes: Any) -> AnyOp:
     """Return an operation with some fields changed; if its types stay, it gives the same values."""
-    new = _remade(op, changes)
+    new = op.remade(changes)
     if [v.type for v in new.results] == [v.type for v in op.results]:
         object.__setattr__(new, "results", op.results)
-    return new
-
-
-def _remade(op: AnyOp, changes: dict[str, Any]) -> AnyOp:
-    fields = {name: getattr(op, name) for name in type(op).fields}
-    new = type(op)(**fields | changes)
-    for old, made in zip(op.results, new.results, strict=False):
-        made.hint = old.hint
     return new
 
 
@@ -47,10 +39,10 @@ def replace_body(module: Module, body: Block) -> Module:
 
 def substitute(op: AnyOp, mapping: Mapping[Value, Value]) -> AnyOp:
     """Return an operation with mapped operands (not inside its regions), the same if none is."""
-    if not mapping:
+    if mapping.keys().isdisjoint(op.operands):
         return op
     changes = {n: _mapped(v, mapping) for n, v in op.values_of(OPERAND) if _is_mapped(v, mapping)}
-    return replace_fields(op, **changes) if changes else op
+    return replace_fields(op, **changes)
 
 
 def _is_mapped(values: Any, mapping: Mapping[Value, Value]) -> bool:
@@ -156,7 +148,7 @@ def clone_op(op: AnyOp, mapping: Values) -> AnyOp:
             if is_many
             else clone_block(regions, mapping)
         )
-    new = _remade(op, changes)
+    new = op.remade(changes)
     mapping.update(zip(op.results, new.results, strict=True))
     return new
 

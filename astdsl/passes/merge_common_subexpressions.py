@@ -83,10 +83,7 @@ class _Merging:
 
 
 def _key(op: Op) -> Hashable:
-    fields = type(op).fields
-    parts = [
-        getattr(op, name) if role == OPERAND else attribute_key(getattr(op, name))
-        for name, role in fields.items()
-        if role in (OPERAND, ATTRIBUTE) and name != "span"
-    ]
-    return (type(op), *parts)
+    roles = type(op).by_role
+    operands = [getattr(op, name) for name in roles[OPERAND]]
+    attributes = [attribute_key(getattr(op, n)) for n in roles[ATTRIBUTE] if n != "span"]
+    return (type(op), *operands, *attributes)
