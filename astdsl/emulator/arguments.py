@@ -26,9 +26,11 @@ class Opaque(Protocol):
     """An argument passed by value as bytes (`TensorMap`); `arrays` are what it points at."""
 
     @property
-    def arrays(self) -> Sequence[Array]: ...
+    def arrays(self) -> Sequence[Array]:
+        """Return the arrays that the argument points at."""
 
-    def to_bytes(self) -> bytes: ...
+    def to_bytes(self) -> bytes:
+        """Return what the kernel sees."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -71,12 +73,11 @@ def _encode(variable: Variable, value: Any, number: int, memory: GlobalMemory) -
         return int(value.ctypes.data).to_bytes(8, "little")
     if isinstance(value, VirtualBuffer):
         for offset, array in value.windows.items():
-            data = np.ascontiguousarray(array)
-            if not np.shares_memory(data, array):
+            if not array.flags.c_contiguous:
                 raise DeviceFault("E203", "the arrays of a VirtualBuffer must be contiguous")
             low = value.address + offset
             name = f"argument {number}"
-            memory.add(Allocation(low, data.reshape(-1).view(np.uint8), name))
+            memory.add(Allocation(low, array.reshape(-1).view(np.uint8), name))
         return value.address.to_bytes(8, "little")
     if isinstance(value, Opaque):
         for array in value.arrays:

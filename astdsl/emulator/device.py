@@ -42,7 +42,8 @@ class _Programs:
         key = (hashlib.sha256(ptx.encode()).hexdigest(), kernel)
         program = self._kept.get(key)
         if program is None:
-            program = self._kept[key] = prepare(parse(ptx), kernel)
+            with np.errstate(all="ignore"):
+                program = self._kept[key] = prepare(parse(ptx), kernel)
             if len(self._kept) > MAX_CACHED:
                 self._kept.popitem(last=False)
         else:
@@ -99,7 +100,9 @@ class _Storage:
         n_lanes = self.n_blocks * launch.n_threads
         self.registers = RegisterFile(program.layout.register_counts, n_lanes)
         self.shared = RowMemory(self.n_blocks, program.layout.dynamic_start + shared_bytes)
-        self.local = RowMemory(n_lanes if program.layout.local_bytes else 0, program.layout.local_bytes)
+        self.local = RowMemory(
+            n_lanes if program.layout.local_bytes else 0, program.layout.local_bytes
+        )
         thread = (np.arange(n_lanes) // self.n_blocks).astype(np.uint32)
         self.block_of = np.arange(n_lanes) % self.n_blocks
         self.special = special.thread_values(thread, launch.block)

@@ -103,7 +103,7 @@ class GlobalMemory:
             at = self.allocations.index(other)
             del self.allocations[at], self._lows[at]
         pointer = (ctypes.c_uint8 * (high - low)).from_address(low)
-        data = np.frombuffer(pointer, np.uint8)
+        data: Array = np.ctypeslib.as_array(pointer)
         return self.add(Allocation(low, data, name, read_only=read_only))
 
     def find(self, address: int) -> Allocation | None:

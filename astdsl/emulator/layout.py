@@ -80,11 +80,14 @@ def lay_out(module: Module, kernel: Function) -> Layout:
     _kernel_parameters(layout, kernel)
     for function in functions:
         if not function.is_entry:
-            for variable in (*function.parameters, *function.results):
-                if variable.space == "reg":
-                    continue
-                layout.function_symbols[function.name, variable.name] = _local(layout, variable)
+            _function_parameters(layout, function)
     return layout
+
+
+def _function_parameters(layout: Layout, function: Function) -> None:
+    for variable in (*function.parameters, *function.results):
+        if variable.space != "reg":
+            layout.function_symbols[function.name, variable.name] = _local(layout, variable)
 
 
 def _module_variable(layout: Layout, variable: Variable) -> None:

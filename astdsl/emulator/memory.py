@@ -8,13 +8,13 @@ it is read. Source: PTX ISA 5.1 (state spaces), 6.4.1 (generic addressing), 9.7.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from astdsl.emulator.global_memory import GlobalMemory
 from astdsl.emulator.scalars import UNSIGNED, Array, BoolArray
-
 from astdsl.emulator.undefined import undefined_fault
 
 if TYPE_CHECKING:
@@ -95,10 +95,44 @@ class RowMemory:
         if undefined is not None:
             self.defined.reshape(-1, width)[index[undefined]] = False
 
+    def forget(self, rows: Array, offsets: Array, width: int) -> None:
+        """Count `width` bytes at each place, aligned to it, as never written."""
+        index = (rows * self.row_bytes + offsets) // width
+        self.defined.reshape(-1, width)[index] = False
 
-def _all_true(width: int) -> np.generic:
+
+def _all_true(width: int) -> Any:
     """Return the unsigned integer whose `width` bytes are all 1, as `True` is stored."""
     return UNSIGNED[width * 8].type(int.from_bytes(b"\x01" * width, "little"))
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """An access of `width` bytes in a space of `size_bytes`, aligned to its width or not."""
+
+    space: str
+    size_bytes: int
+    width: int
+    aligned: bool = True
+
+
+def check_span(m: Machine, lanes: Lanes, span: Span, offsets: Array) -> None:
+    """Raise a fault if an access leaves its space or is not aligned."""
+    if not offsets.size:
+        return
+    width = span.width
+    low, high = int(offsets.min()), int(offsets.max())
+    if low < 0 or high + width > span.size_bytes:
+        bad = (offsets < 0) | (offsets + width > span.size_bytes)
+        at = int(offsets[np.argmax(bad)])
+        raise m.fault(
+            "E220",
+            f"access of {width} bytes at {span.space} address {at:#x}, outside of the"
+            f" {span.size_bytes} bytes of {span.space} memory",
+            first_lane(lanes, bad),
+        )
+    if span.aligned and width > 1 and int(np.bitwise_or.reduce(offsets)) & (width - 1):
+        raise misaligned(m, lanes, span.space, offsets, width)
 
 
 class Memory:
@@ -136,7 +170,7 @@ class Memory:
         if space in ("global", "const"):
             return self.globals.load(m, lanes, addresses, dtype, count)
         if space == "param":
-            self._check(m, lanes, space, addresses, width, len(self.parameters))
+            check_span(m, lanes, Span(space, len(self.parameters), width), addresses)
             raw = self.parameters[addresses[:, None] + np.arange(width)]
             values = raw.view(dtype)
             return (values if count > 1 else values[:, 0]), None
@@ -186,7 +220,9 @@ class Memory:
         addresses = np.broadcast_to(addresses, lanes.n)
         if addresses.size and int(addresses[0]) >> WINDOW_SHIFT:
             addresses = addresses & ((1 << 32) - 1)
-        rows, offsets, _ = self._row_access(m, lanes, "shared", addresses, size_bytes, aligned=aligned)
+        rows, offsets, _ = self._row_access(
+            m, lanes, "shared", addresses, size_bytes, aligned=aligned
+        )
         return rows, offsets
 
     def split_generic(self, addresses: Array) -> list[tuple[str, BoolArray | None]]:
@@ -207,49 +243,23 @@ class Memory:
         space: str,
         addresses: Array,
         width: int,
+        *,
         aligned: bool = True,
     ) -> tuple[Array, Array, RowMemory]:
         if space == "local":
-            self._check(m, lanes, space, addresses, width, self.local.size_bytes)
+            check_span(m, lanes, Span(space, self.local.size_bytes, width), addresses)
             return lanes.index, addresses, self.local
         rows, offsets = m.block_of[lanes.sel], addresses
         if m.launch.cluster_size > 1:
             size = m.launch.cluster_size
             rank, offsets = addresses >> RANK_SHIFT, addresses & OFFSET_MASK
             if (rank >= size).any():
-                lane = int(lanes.index[np.argmax(np.broadcast_to(rank >= size, lanes.n))])
-                raise m.fault("E220", f"shared address of a block outside the cluster of {size}", lane)
+                text = f"shared address of a block outside the cluster of {size}"
+                raise m.fault("E220", text, first_lane(lanes, rank >= size))
             rows = rows // size * size + rank
-        self._check(
-            m, lanes, "shared", offsets, width, self.shared.size_bytes, width if aligned else 1
-        )
+        span = Span("shared", self.shared.size_bytes, width, aligned=aligned)
+        check_span(m, lanes, span, offsets)
         return rows, offsets, self.shared
-
-    def _check(
-        self,
-        m: Machine,
-        lanes: Lanes,
-        space: str,
-        offsets: Array,
-        width: int,
-        size_bytes: int,
-        align: int = 0,
-    ) -> None:
-        if not offsets.size:
-            return
-        align = align or width
-        low, high = int(offsets.min()), int(offsets.max())
-        if low < 0 or high + width > size_bytes:
-            bad = (offsets < 0) | (offsets + width > size_bytes)
-            at = int(offsets[np.argmax(bad)])
-            raise m.fault(
-                "E220",
-                f"access of {width} bytes at {space} address {at:#x}, outside of the"
-                f" {size_bytes} bytes of {space} memory",
-                first_lane(lanes, bad),
-            )
-        if align > 1 and int(np.bitwise_or.reduce(offsets)) & (align - 1):
-            raise misaligned(m, lanes, space, offsets, align)
 
     def _load_generic(
         self,
@@ -269,7 +279,8 @@ class Memory:
             if mask is None:
                 raise AssertionError("one space among several holds every lane")
             some = lanes.where(mask)
-            found, missing = self.load(m, some, space, in_space(addresses[mask], space), dtype, count)
+            there = in_space(addresses[mask], space)
+            found, missing = self.load(m, some, space, there, dtype, count)
             values[mask] = found
             undefined[mask] = False if missing is None else missing
         return values, undefined if undefined.any() else None

@@ -61,7 +61,7 @@ def fma_f32(a: Any, b: Any, c: Any) -> Array:
         s, product, c = s[doubtful], product[doubtful], c[doubtful].astype(np.float64)
         odd = to_odd(s, two_sum_error(product, c, s))
         result[doubtful] = odd.astype(np.float32)
-    return result
+    return np.asarray(result)
 
 
 def two_product(a: Array, b: Array) -> tuple[Array, Array]:
@@ -89,13 +89,14 @@ def fma_f64(a: Any, b: Any, c: Any) -> Array:
     result = v_high + z
     plain = a * b + c
     special = ~np.isfinite(a) | ~np.isfinite(b) | ~np.isfinite(c) | (a == 0) | (b == 0)
-    result = np.where(special, plain, result)
+    result = np.asarray(np.where(special, plain, result))
     unsafe = ~special & ~(_moderate(a) & _moderate(b) & ((c == 0) | _moderate(c)))
     for at in np.argwhere(unsafe):
         place = tuple(at)
         exact = Fraction(float(a[place])) * Fraction(float(b[place])) + Fraction(float(c[place]))
         result[place] = _nearest_f64(exact, float(plain[place]))
-    return result
+    fused: Array = result
+    return fused
 
 
 def _moderate(x: Array) -> BoolArray:
@@ -211,4 +212,5 @@ def flush(x: Any) -> Array:
 def saturate(x: Array) -> Array:
     """Return values clamped to [0, 1], NaN as +0 (`.sat`)."""
     one, zero = x.dtype.type(1), x.dtype.type(0)
-    return np.where(x > 0, np.minimum(x, one), zero)
+    clamped: Array = np.where(x > 0, np.minimum(x, one), zero)
+    return clamped

@@ -8,6 +8,7 @@ or a fresh array; one that is kept while a destination is written must be copied
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -39,34 +40,42 @@ Setter = Callable[["Machine", "Lanes", Any], None]
 Target = Callable[["Machine", "Lanes"], "Array | None"]
 
 
-class Operands:
-    """Resolves the operands of one instruction.
+@dataclass(frozen=True, slots=True)
+class Site:
+    """Where an instruction stands: its function, where that starts, and its own place."""
 
-    `places` maps a register's name to its place, `symbols` a variable's name to (space, offset),
-    where the offset counts inside the space; `labels` maps a label to its place in the program.
+    layout: Layout
+    function: Function
+    start: int
+    pc: int
+
+    def place(self, name: str) -> Place | None:
+        """Return the place of a register, None when it is not declared."""
+        return self.layout.place(self.function, name)
+
+    def symbol(self, name: str) -> tuple[str, int] | None:
+        """Return (state space, offset in it) of a variable, None when it is not declared."""
+        return self.layout.symbol(self.function, name)
+
+    def label(self, name: str) -> int | None:
+        """Return the place in the program of a label, None when it is not declared."""
+        offset = self.function.labels.get(name)
+        return None if offset is None else self.start + offset
+
+
+class Operands:
+    """Resolves the operands of one instruction, which stands at a site.
+
     `reads` and `writes` collect the registers touched, for the tracking of undefined values;
     `sensitive` those that must be defined (addresses, predicates of branches, ...).
     """
 
-    def __init__(
-        self,
-        instruction: Instruction,
-        places: Callable[[str], Place | None],
-        symbols: Callable[[str], tuple[str, int] | None],
-        labels: Callable[[str], int | None],
-        layout: Layout,
-        function: Function,
-        next_pc: int,
-    ) -> None:
+    def __init__(self, instruction: Instruction, site: Site) -> None:
         self.instruction = instruction
         self.args = instruction.operands
         self.modifiers = instruction.modifiers
-        self._places = places
-        self.symbols = symbols
-        self.labels = labels
-        self.layout = layout
-        self.function = function
-        self.next_pc = next_pc
+        self.site = site
+        self.layout, self.function = site.layout, site.function
         self.reads: list[Place] = []
         self.writes: list[Place] = []
         self.sensitive: list[Place] = []
@@ -97,9 +106,13 @@ class Operands:
         """Say whether the opcode carries the modifier."""
         return modifier in self.modifiers
 
+    def symbols(self, name: str) -> tuple[str, int] | None:
+        """Return (state space, offset in it) of a variable, None when it is not declared."""
+        return self.site.symbol(name)
+
     def register_place(self, name: str) -> Place:
         """Return the place of a register by name."""
-        place = self._places(name)
+        place = self.site.place(name)
         if place is None:
             raise self.refuse(f"register {name} is not declared")
         return place
@@ -121,7 +134,7 @@ class Operands:
         """Return the place of a register operand, nothing for an immediate or special register."""
         if isinstance(operand, Negated):
             return self.registers(operand.operand)
-        place = self._places(operand.name) if isinstance(operand, Register) else None
+        place = self.site.place(operand.name) if isinstance(operand, Register) else None
         return () if place is None else (place,)
 
     def elements(self, operand: Operand) -> tuple[Operand, ...]:
@@ -206,7 +219,7 @@ class Operands:
         raise self.refuse(f"{base} is not an address")
 
     def _symbol_address(self, name: str, offset: int) -> Getter:
-        found = self.symbols(name)
+        found = self.site.symbol(name)
         if found is None:
             raise self.refuse(f"`{name}` is not declared")
         space, start = found
@@ -232,7 +245,7 @@ def _discard(m: Machine, lanes: Lanes, value: Any) -> None:
 def _register(ops: Operands, operand: Operand, scalar: Scalar) -> Getter:
     if not isinstance(operand, Register):
         raise AssertionError(f"not a register: {operand}")
-    place = ops._places(operand.name)
+    place = ops.site.place(operand.name)
     if place is None:
         return special.getter(ops, operand.name, scalar)
     if place[0] < scalar.bits:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import partial
+from typing import Any
 
 from astdsl.emulator import isa
 from astdsl.emulator.faults import Unsupported
@@ -16,11 +16,10 @@ from astdsl.emulator.isa import Control, Execute
 from astdsl.emulator.lanes import Lanes
 from astdsl.emulator.layout import Layout, lay_out
 from astdsl.emulator.machine import Machine
-from astdsl.emulator.operands import Operands
+from astdsl.emulator.operands import Operands, Site
 from astdsl.emulator.registers import Place
 from astdsl.emulator.syntax import Function, Instruction, Module
 from astdsl.emulator.undefined import require_defined, tracked
-
 
 # Opcodes that use the async proxy: only programs with one of them pay for the hazard checks.
 _ASYNCHRONOUS = ("mbarrier.", "cp.async.bulk", "cp.reduce.async.bulk", "wgmma.", "tcgen05.")
@@ -67,8 +66,9 @@ def prepare(module: Module, kernel: str) -> Program:
     for each in layout.functions:
         start = layout.starts[each.name]
         for instruction in each.instructions:
-            _append(program, _operands(program, each, start, instruction))
-        _append(program, _operands(program, each, start, _implied_return(each)))
+            _append(program, Operands(instruction, Site(layout, each, start, len(program.steps))))
+        end = Site(layout, each, start, len(program.steps))
+        _append(program, Operands(_implied_return(each), end))
     _cut(program)
     return program
 
@@ -79,45 +79,25 @@ def _implied_return(function: Function) -> Instruction:
     return Instruction("ret", (), None, False, line, None)
 
 
-def _operands(
-    program: Program, function: Function, start: int, instruction: Instruction
-) -> Operands:
-    layout = program.layout
-
-    def label(name: str) -> int | None:
-        offset = function.labels.get(name)
-        return None if offset is None else start + offset
-
-    return Operands(
-        instruction,
-        partial(layout.place, function),
-        partial(layout.symbol, function),
-        label,
-        layout,
-        function,
-        len(program.steps) + 1,
-    )
-
-
 def _append(program: Program, ops: Operands) -> None:
     instruction = ops.instruction
     row = isa.lookup(instruction.opcode)
     if row is None:
         raise ops.refuse("this opcode is not known to the emulator")
-    body = row.prepare(ops)
+    body: Any = row.prepare(ops)
     step: Execute | None = None
     control: Control | None = None
     predicate = None
     if instruction.predicate is not None:
         predicate = ops.register_place(instruction.predicate)
     if row.control:
-        control = body  # type: ignore[assignment]
+        control = body
         if predicate is not None and control is not None:
             control = _guarded_control(control, predicate, instruction.negated)
             ops.sensitive.append(predicate)
         track: Execute | None = None
     else:
-        step = body  # type: ignore[assignment]
+        step = body
         if step is None:
             raise AssertionError(f"no step for {instruction.opcode}")
         reads, writes = tuple(ops.reads), tuple(ops.writes)

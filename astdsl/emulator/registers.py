@@ -49,7 +49,7 @@ class _Views(dict[ViewKey, Array]):
 
 def _typed(bank: Array, bits: int, name: str) -> Array:
     scalar = TYPES[name]
-    if scalar.bits == bits or bits == 128:
+    if bits in (scalar.bits, 128):
         if scalar.count == 1 or bits == 128:
             return bank if bits in (1, 128) else bank.view(scalar.dtype)
         return bank.view(scalar.dtype).reshape(*bank.shape, scalar.count)

@@ -66,8 +66,7 @@ def _rows() -> list[Scalar]:
         rows.append(Scalar(f"b{bits}", "b", bits, 1, UNSIGNED[bits]))
         rows.append(Scalar(f"u{bits}", "u", bits, 1, UNSIGNED[bits]))
         rows.append(Scalar(f"s{bits}", "s", bits, 1, SIGNED[bits]))
-    for bits in (16, 32, 64):
-        rows.append(Scalar(f"f{bits}", "f", bits, 1, FLOATS[bits]))
+    rows += [Scalar(f"f{bits}", "f", bits, 1, dtype) for bits, dtype in FLOATS.items()]
     rows += [
         Scalar("b128", "b", 64, 2, UNSIGNED[64]),
         Scalar("bf16", "bf", 16, 1, UNSIGNED[16]),

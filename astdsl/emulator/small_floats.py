@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 class SmallFloat:
     """A format with `exponent` and `mantissa` bits, `bias`, in containers of `pitch` bits.
 
-    `n_finite` codes of positive sign are finite; `nan` is the code of NaN, or of what stands for it.
+    `n_finite` codes of positive sign are finite; `nan` is the code that a NaN is converted to.
     """
 
     exponent: int
@@ -127,7 +127,7 @@ def _half(whole: Any, place: int, source: str) -> Any:
 
     def read(m: Machine, lanes: Lanes) -> Array:
         half = whole(m, lanes)[..., place]
-        return numerics.bf16_to_f32(half) if source == "bf16x2" else half  # type: ignore[no-any-return]
+        return numerics.bf16_to_f32(half) if source == "bf16x2" else half
 
     return read
 

@@ -13,8 +13,6 @@ import numpy as np
 from astdsl.emulator.scalars import Array, Scalar
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from astdsl.emulator.lanes import Lanes
     from astdsl.emulator.machine import Machine
     from astdsl.emulator.operands import Getter, Operands
@@ -65,9 +63,9 @@ def thread_values(thread: Array, block: Triple) -> dict[str, Value]:
     return values
 
 
-def block_values(index: tuple[Array, Array, Array], grid: Triple, cluster: Triple) -> dict[
-    str, Value
-]:
+def block_values(
+    index: tuple[Array, Array, Array], grid: Triple, cluster: Triple
+) -> dict[str, Value]:
     """Return what depends on the block: `index` holds each lane's block index by axis."""
     values: dict[str, Value] = {}
     for axis, at, blocks, width in zip(AXES, index, grid, cluster, strict=True):
@@ -87,6 +85,8 @@ def block_values(index: tuple[Array, Array, Array], grid: Triple, cluster: Tripl
 
 
 _PROBE = np.zeros(1, np.uint32)
-NAMES = frozenset(thread_values(_PROBE, (1, 1, 1))) | frozenset(
-    block_values((_PROBE, _PROBE, _PROBE), (1, 1, 1), (1, 1, 1))
-) | {"%smid", "%dynamic_smem_size", "%total_smem_size", "%aggr_smem_size"}
+NAMES = (
+    frozenset(thread_values(_PROBE, (1, 1, 1)))
+    | frozenset(block_values((_PROBE, _PROBE, _PROBE), (1, 1, 1), (1, 1, 1)))
+    | {"%smid", "%dynamic_smem_size", "%total_smem_size", "%aggr_smem_size"}
+)

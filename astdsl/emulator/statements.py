@@ -42,9 +42,9 @@ def number(word: str) -> Immediate:
     """Return a literal (PTX ISA 4.5)."""
     kind = word[:2].lower()
     if kind == "0f":
-        return Immediate(int(word[2:], 16), "f32")
+        return Immediate(int("0x" + word[2:], 0), "f32")
     if kind == "0d":
-        return Immediate(int(word[2:], 16), "f64")
+        return Immediate(int("0x" + word[2:], 0), "f64")
     if kind != "0x" and ("." in word or "e" in word.lower()):
         return Immediate(struct.unpack("<Q", struct.pack("<d", float(word)))[0], "f64")
     digits = word.rstrip("U")
@@ -60,13 +60,28 @@ def negative(literal: Immediate) -> Immediate:
     return Immediate(literal.value ^ (1 << (int(literal.kind[1:]) - 1)), literal.kind)
 
 
-def parse_variables(
-    tokens: Tokens, *, extern: bool = False, parameter: bool = False
-) -> list[Variable]:
+def parse_variables(tokens: Tokens, *, parameter: bool = False) -> list[Variable]:
     """Read a variable declaration, with its `;` unless it is a parameter of a function."""
     space = tokens.next()
     if space not in SPACES and not (parameter and space == ".reg"):
         raise tokens.error(f"`{space}` is not a state space")
+    type_name, vector, align_bytes = _declared_type(tokens)
+    own = TYPES[type_name].bytes * vector
+    # `.ptr .global .align 16` describes what a parameter points at, not the parameter.
+    if parameter and type_name.endswith("64"):
+        align_bytes = own
+    found = []
+    while True:
+        found.append(_variable(tokens, space[1:], type_name, vector, max(align_bytes, own)))
+        if parameter or not tokens.take(","):
+            break
+    if not parameter:
+        tokens.expect(";")
+    return found
+
+
+def _declared_type(tokens: Tokens) -> tuple[str, int, int]:
+    """Read the type, vector length and alignment of a declaration."""
     align_bytes, vector, type_name = 0, 1, ""
     while tokens.peek().startswith("."):
         word = tokens.next()
@@ -80,18 +95,9 @@ def parse_variables(
             type_name = word[1:]
         elif word not in (".ptr", *SPACES):
             raise tokens.error(f"`{word}` is not known in a declaration")
-    # `.ptr .global .align 16` describes what a parameter points at, not the parameter.
-    own = TYPES[type_name].bytes * vector
-    if parameter and type_name.endswith("64"):
-        align_bytes = own
-    found = []
-    while True:
-        found.append(_variable(tokens, space[1:], type_name, vector, max(align_bytes, own)))
-        if parameter or not tokens.take(","):
-            break
-    if not parameter:
-        tokens.expect(";")
-    return found
+    if not type_name:
+        raise tokens.error("a declaration needs a type")
+    return type_name, vector, align_bytes
 
 
 def _variable(tokens: Tokens, space: str, type_name: str, vector: int, align: int) -> Variable:
@@ -226,7 +232,7 @@ def _declare_labels(body: _Body) -> None:
         if word == "}" and depth == 0:
             return
         depth += (word == "{") - (word == "}")
-        if depth == 0 and tokens.peek(ahead + 1) == ":" and word not in ("?",):
+        if depth == 0 and tokens.peek(ahead + 1) == ":":
             body.scopes.declare(word)
         ahead += 1
 
@@ -240,21 +246,26 @@ def _registers(body: _Body) -> None:
     if type_name not in TYPES:
         raise tokens.error(f"`.{type_name}` is not a register type")
     while True:
-        name = tokens.next()
-        if tokens.take("<"):
-            prefix = body.scopes.declare(name)
-            count = number(tokens.next()).value
-            if body.scopes.depth > 1:
-                for i in range(count):
-                    body.function.registers[body.scopes.declare(f"{name}{i}")] = type_name
-            else:
-                body.function.register_ranges[prefix] = (type_name, count)
-            tokens.expect(">")
-        else:
-            body.function.registers[body.scopes.declare(name)] = type_name
+        _register_names(body, type_name)
         if not tokens.take(","):
             break
     tokens.expect(";")
+
+
+def _register_names(body: _Body, type_name: str) -> None:
+    """Declare `name`, or `name<count>`: name0, name1, ..."""
+    tokens, function = body.tokens, body.function
+    name = tokens.next()
+    if not tokens.take("<"):
+        function.registers[body.scopes.declare(name)] = type_name
+        return
+    count = number(tokens.next()).value
+    tokens.expect(">")
+    if body.scopes.depth == 1:
+        function.register_ranges[name] = (type_name, count)
+        return
+    for i in range(count):
+        function.registers[body.scopes.declare(f"{name}{i}")] = type_name
 
 
 def _variables(body: _Body) -> None:

@@ -104,13 +104,12 @@ _TOP = {
 
 
 def _declaration(tokens: Tokens, module: Module) -> None:
-    linkage = []
     while tokens.peek() in LINKAGE:
-        linkage.append(tokens.next())
+        tokens.next()
     if tokens.peek() in (".entry", ".func"):
         _function(tokens, module)
         return
-    module.variables += parse_variables(tokens, extern=".extern" in linkage)
+    module.variables += parse_variables(tokens)
 
 
 def _function(tokens: Tokens, module: Module) -> None:

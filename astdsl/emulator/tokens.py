@@ -47,7 +47,12 @@ class Tokens:
                 raise PtxSyntaxError(f"cannot read {text[position : position + 20]!r}", line)
             kind = found.lastgroup
             if kind == "word":
-                self.words.append(found.group())
+                word = found.group()
+                if word.startswith(".reg."):  # `.reg.b32 x` is `.reg .b32 x`
+                    self.words.append(".reg")
+                    self._lines.append(line)
+                    word = word[4:]
+                self.words.append(word)
                 self._lines.append(line)
             elif kind == "line":
                 line += 1

@@ -32,7 +32,7 @@ C = TypeVar("C", bound=PrepareControl)
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A preparer; `tracks` = it handles undefined values itself, `control` = it may divert lanes."""
+    """A preparer; `tracks`: it handles undefined values itself, `control`: it may divert lanes."""
 
     prepare: PreparePlain | PrepareControl
     control: bool

@@ -103,9 +103,7 @@ def prepare_mul(ops: Operands) -> Execute:
     scalar = ops.last_type()
     if ops.has("wide"):
         name, dtype = _widened(scalar)
-        return value_step(
-            ops, lambda a, b: np.multiply(a, b, dtype=dtype), name, [scalar.name] * 2
-        )
+        return value_step(ops, lambda a, b: np.multiply(a, b, dtype=dtype), name, [scalar.name] * 2)
     if ops.has("hi"):
         return value_step(
             ops, lambda a, b: multiply_high(a, b, scalar), scalar.name, [scalar.name] * 2
@@ -134,9 +132,7 @@ def prepare_mad(ops: Operands) -> Execute:
 
         return value_step(ops, saturated, scalar.name, types)
     if ops.has("hi"):
-        return value_step(
-            ops, lambda a, b, c: multiply_high(a, b, scalar) + c, scalar.name, types
-        )
+        return value_step(ops, lambda a, b, c: multiply_high(a, b, scalar) + c, scalar.name, types)
     return value_step(ops, lambda a, b, c: a * b + c, scalar.name, types)
 
 
@@ -296,8 +292,9 @@ def _carrying(ops: Operands, *, subtract: bool, product: bool) -> Execute:
         flag = m.state(CarryFlag).set
         values = [np.asarray(read(m, lanes)) for read in reads]
         if product:
-            first = multiply_high(*values[:2], scalar) if high else values[0] * values[1]
-            values = [np.asarray(first), values[2]]
+            left, right, addend = values
+            first = multiply_high(left, right, scalar) if high else left * right
+            values = [np.asarray(first), addend]
         a, b = (value.view(dtype) for value in values)
         carry = flag[lanes.sel].astype(dtype) if takes else dtype.type(0)
         if subtract:

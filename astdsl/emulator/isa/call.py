@@ -113,9 +113,7 @@ def _named(ops: Operands, name: str) -> Function:
 class _Site:
     """A call of one function from one place: copies in, entry, frame with the copies out."""
 
-    def __init__(
-        self, ops: Operands, function: Function, results: Group, arguments: Group
-    ) -> None:
+    def __init__(self, ops: Operands, function: Function, results: Group, arguments: Group) -> None:
         if len(function.parameters) != len(arguments.elements):
             raise ops.refuse(f"`{function.name}` takes {len(function.parameters)} arguments")
         if len(function.results) != len(results.elements):
@@ -129,7 +127,7 @@ class _Site:
             _copy_out(ops, function, formal, actual)
             for formal, actual in zip(function.results, results.elements, strict=True)
         )
-        self.frame = Frame(ops.next_pc, finish)
+        self.frame = Frame(ops.site.pc + 1, finish)
 
     def enter(self, m: Machine, lanes: Lanes) -> None:
         """Copy the arguments and jump."""
@@ -180,7 +178,7 @@ def _slot(ops: Operands, operand: Operand) -> int | None:
     """Return the place in local memory of a `.param` variable, None for a value."""
     if isinstance(operand, Immediate) or not isinstance(operand, Symbol):
         return None
-    found = ops.symbols(operand.name)
+    found = ops.site.symbol(operand.name)
     if found is None or found[0] != "local":
         raise ops.refuse(f"`{operand.name}` is not a parameter")
     return found[1]

@@ -32,7 +32,7 @@ def prepare_bra(ops: Operands) -> Control:
 
 
 def _label(ops: Operands, operand: Any) -> int:
-    target = ops.labels(operand.name) if isinstance(operand, Symbol) else None
+    target = ops.site.label(operand.name) if isinstance(operand, Symbol) else None
     if target is None:
         raise ops.refuse(f"{operand} is not a label of this function")
     return target
@@ -83,8 +83,19 @@ def prepare_trap(ops: Operands) -> Control:
     return execute
 
 
-@executes("membar", "fence", "griddepcontrol", "nanosleep", "pmevent", "prefetch", "prefetchu",
-          "discard", "applypriority", "brkpt", "setmaxnreg")
+@executes(
+    "membar",
+    "fence",
+    "griddepcontrol",
+    "nanosleep",
+    "pmevent",
+    "prefetch",
+    "prefetchu",
+    "discard",
+    "applypriority",
+    "brkpt",
+    "setmaxnreg",
+)
 def prepare_nothing(ops: Operands) -> Execute:
     """Hints and fences: every access of the emulator is seen by all at once."""
 
@@ -219,4 +230,3 @@ def _reducer(name: str, write: Setter) -> Any:
         write(m, lanes, {"popc": votes, "and": votes == arrived, "or": votes > 0}[name])
 
     return resume
-

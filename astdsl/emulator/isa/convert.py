@@ -7,6 +7,7 @@ Invariant: float to integer clamps (NaN gives 0, or the middle of the range wher
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -152,7 +153,7 @@ def _decoded(ops: Operands, source: Scalar) -> Convert:
         return numerics.bf16_to_f32
     if ops.has("ftz") and source.name == "f32":
         return numerics.flush
-    return lambda a: np.asarray(a)
+    return np.asarray
 
 
 def _float_to_integer(ops: Operands, to: Scalar, source: Scalar) -> Convert:
@@ -205,7 +206,7 @@ def _encoder(ops: Operands, to: Scalar, source: Scalar) -> Convert:
     """Return what rounds float32 or float64 values to the type, with canonical NaNs."""
     mode = _rounding(ops)
     if to.kind == "tf":
-        return lambda value: _tf32(value, mode)
+        return partial(_tf32, mode=mode)
     if to.kind == "bf":
         if source.bits < 64:
             return lambda value: numerics.f32_to_bf16(value.astype(np.float32), mode)

@@ -121,9 +121,7 @@ def _rounded(name: str, scalar: Scalar, mode: str) -> Callable[..., Array]:
     return lambda *values: form.encode(np.asarray(exact(*map(form.decode, values))), mode)
 
 
-def _finish(
-    ops: Operands, function: Callable[..., Array], scalar: Scalar
-) -> Callable[..., Array]:
+def _finish(ops: Operands, function: Callable[..., Array], scalar: Scalar) -> Callable[..., Array]:
     """Add flushing, clamping and canonical NaNs to a rounded function."""
     ftz, clamp, relu = ops.has("ftz"), ops.has("sat"), ops.has("relu")
     if scalar.kind == "bf":
@@ -336,4 +334,3 @@ def _signed_zero(result: Any, a: Array, b: Array, greatest: bool) -> Any:
     negative = np.signbit(a) & np.signbit(b) if greatest else np.signbit(a) | np.signbit(b)
     signed = np.where(negative, result.dtype.type(-0.0), result.dtype.type(0.0))
     return np.where(zero, signed, result)
-

@@ -1,4 +1,7 @@
-"""Comparison, selection, logic, shifts, bit fields, moves (PTX ISA 9.7.1.14-22, 9.7.6-9.7.9)."""
+"""Comparison, selection, logic, shifts, bit fields, moves.
+
+Source: PTX ISA 9.7.1.14-9.7.1.22, 9.7.6-9.7.8, 9.7.9.1. Invariant: results depend on bits alone.
+"""
 
 from __future__ import annotations
 
@@ -25,9 +28,7 @@ _BITWISE = {"and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor}
 def prepare_bitwise(ops: Operands) -> Execute:
     """`{and,or,xor}.type d, a, b`."""
     ops.allow()
-    return ufunc_step(
-        ops, _BITWISE[ops.instruction.opcode.split(".")[0]], ops.last_type().name, 2
-    )
+    return ufunc_step(ops, _BITWISE[ops.instruction.opcode.split(".")[0]], ops.last_type().name, 2)
 
 
 @executes("not")

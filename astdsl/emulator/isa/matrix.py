@@ -1,5 +1,6 @@
-"""`ldmatrix` and `stmatrix`: 8x8 matrices of 16-bit elements between shared memory and the
-registers of a warp (PTX ISA 9.7.14.5.15, 9.7.14.5.16).
+"""`ldmatrix` and `stmatrix`: 8x8 matrices of 16-bit elements between shared memory and registers.
+
+Source: PTX ISA 9.7.14.5.15, 9.7.14.5.16.
 
 Invariant: lane 8 m + r gives the address of row r of matrix m; lane l holds row l / 4, columns
 2 (l % 4) and the next one (with `.trans`: of the transposed matrix).
@@ -75,8 +76,10 @@ def prepare_ldmatrix(ops: Operands) -> Control:
             if transposed:
                 tiles = tiles.transpose(0, 2, 1)
             words = np.ascontiguousarray(tiles).view(np.uint32).reshape(warps.n, WARP)
-            bad = None if missing is None else np.broadcast_to(missing[at].any(1)[:, None], (warps.n, WARP))
-            loaded.append((warps.gather(words), None if bad is None else warps.gather(bad)))
+            bad = None
+            if missing is not None:
+                bad = warps.gather(np.logical_or.reduce(missing[at], axis=1, keepdims=True))
+            loaded.append((warps.gather(words), bad))
         for (words, bad), write, to in zip(loaded, writes, places, strict=True):
             write(m, lanes, words)
             if bad is not None or m.undefined:

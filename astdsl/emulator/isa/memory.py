@@ -40,11 +40,11 @@ def space_of(ops: Operands, address: Operand) -> str:
             base = address.base if isinstance(address, Address) else None
             # Parameters of device functions and of calls live in local memory here.
             if space == "param" and isinstance(base, Symbol):
-                found = ops.symbols(base.name)
+                found = ops.site.symbol(base.name)
                 return found[0] if found else space
             return space
     base = address.base if isinstance(address, Address) else None
-    found = ops.symbols(base.name) if isinstance(base, Symbol) else None
+    found = ops.site.symbol(base.name) if isinstance(base, Symbol) else None
     return found[0] if found else ""
 
 

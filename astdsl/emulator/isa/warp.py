@@ -7,6 +7,7 @@ come early are parked until the others arrive. Lane k of a warp's row is thread 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -27,39 +28,71 @@ WARP = 32
 
 
 class Warps:
-    """The warps of a set of lanes: `slots[w, k]` is lane k of warp w, `here[w, k]` = it takes part.
+    """The warps of a set of lanes, as rows of 32: `here[w, k]` = lane k of warp w takes part.
 
-    `at` holds the flat places in `slots` of the participating lanes, in the order of the lanes.
+    Sets of whole warps that are one slice, the usual case, are reshaped; others are scattered.
     """
 
-    __slots__ = ("at", "complete", "here", "n", "slots")
-
     def __init__(self, m: Machine, lanes: Lanes) -> None:
-        blocks = m.block_of[lanes.sel]
+        self._n_blocks = m.n_blocks
+        self._lanes = lanes
+        self.whole = is_whole(m, lanes)
+        self.n = lanes.n // WARP
+        self.complete = True
+        self.at = np.empty(0, np.int64)
+        if not self.whole:
+            self._scatter(m, lanes)
+
+    def _scatter(self, m: Machine, lanes: Lanes) -> None:
+        """Give each warp a row; `at` holds the place of each lane in the rows."""
         threads = m.thread_of[lanes.sel]
-        key = (threads >> 5) * m.n_blocks + blocks
+        key = (threads >> 5) * m.n_blocks + m.block_of[lanes.sel]
         present = np.zeros((m.n_threads + 31) // WARP * m.n_blocks, np.bool_)
         present[key] = True
-        warps = np.flatnonzero(present)
-        self.n = len(warps)
-        number = np.cumsum(present) - 1
-        first = (warps // m.n_blocks) * WARP * m.n_blocks + warps % m.n_blocks
-        self.slots = first[:, None] + np.arange(WARP) * m.n_blocks
-        self.at = number[key] * WARP + (threads & 31)
-        here = np.zeros(self.n * WARP, np.bool_)
-        here[self.at] = True
-        self.here = here.reshape(self.n, WARP)
+        self._warps = np.flatnonzero(present)
+        self.n = len(self._warps)
+        self.at = (np.cumsum(present) - 1)[key] * WARP + (threads & 31)
         self.complete = lanes.n == self.n * WARP
+
+    @cached_property
+    def here(self) -> BoolArray:
+        """Say which lanes of each warp take part."""
+        here = np.full(self.n * WARP, self.whole)
+        here[self.at] = True
+        return here.reshape(self.n, WARP)
+
+    @cached_property
+    def slots(self) -> Array:
+        """Return the lane numbers, of absent lanes too."""
+        if self.whole:
+            return self.spread(self._lanes.index, np.int64)
+        n = self._n_blocks
+        first = (self._warps // n) * WARP * n + self._warps % n
+        slots: Array = first[:, None] + np.arange(WARP) * n
+        return slots
 
     def spread(self, values: Any, dtype: Any) -> Array:
         """Return one value a lane as rows of warps; absent lanes hold 0."""
+        if self.whole:
+            flat = np.broadcast_to(np.asarray(values, dtype), self._lanes.n)
+            cube = flat.reshape(-1, WARP, self._n_blocks)
+            return cube.swapaxes(1, 2).reshape(-1, WARP)
         rows = np.zeros(self.n * WARP, dtype)
         rows[self.at] = values
         return rows.reshape(self.n, WARP)
 
     def gather(self, rows: Array) -> Array:
         """Return rows of warps as one value a lane, in the order of the lanes."""
-        return np.broadcast_to(rows, (self.n, WARP)).reshape(-1)[self.at]
+        rows = np.broadcast_to(rows, (self.n, WARP))
+        if self.whole:
+            return rows.reshape(-1, self._n_blocks, WARP).swapaxes(1, 2).reshape(-1)
+        return rows.reshape(-1)[self.at]
+
+
+def is_whole(m: Machine, lanes: Lanes) -> bool:
+    """Say whether lanes are whole warps of all blocks, as one slice."""
+    step = WARP * m.n_blocks
+    return lanes.contiguous and lanes.n % step == 0 and lanes.sel.start % step == 0  # type: ignore[union-attr]
 
 
 def mask_bits(masks: Any) -> BoolArray:
@@ -77,7 +110,7 @@ class Members:
 
     def together(self, m: Machine, lanes: Lanes) -> tuple[Lanes, Lanes]:
         """Return the lanes whose warps are all there, and the others."""
-        if lanes.n == m.n_lanes and m.n_threads % WARP == 0:
+        if is_whole(m, lanes):
             return lanes, lane_sets.NONE
         ready = self._ready(m, lanes)
         if ready.all():
@@ -95,7 +128,8 @@ class Members:
         exists = warps.slots < m.n_lanes
         alive = exists & m.live[np.minimum(warps.slots, m.n_lanes - 1)]
         missing = asked & alive & ~warps.here
-        return ~missing.any(axis=1)[warps.at // WARP]
+        ready: BoolArray = ~np.any(missing, axis=1, keepdims=True)[:, 0]
+        return ready[warps.at // WARP]
 
     def _text(self, m: Machine, lanes: Lanes) -> str:
         mask = int(np.broadcast_to(self.read(m, lanes), lanes.n)[0])
@@ -104,8 +138,17 @@ class Members:
         return f"waits for the lanes of mask {mask:#010x}, of which {here:#010x} are there"
 
 
-def collective(ops: Operands, mask: Any, body: Callable[[Machine, Lanes, Warps], None]) -> Control:
-    """Return a step that parks early lanes and runs `body` on whole warps."""
+def collective(
+    ops: Operands,
+    mask: Any,
+    body: Callable[[Machine, Lanes, Warps], None],
+    *,
+    tracks: bool = False,
+) -> Control:
+    """Return a step that parks early lanes and runs `body` on whole warps.
+
+    With `tracks` the body marks undefined results itself.
+    """
     members = Members(ops, mask)
     places, writes = tuple(ops.reads), tuple(ops.writes)
 
@@ -115,7 +158,8 @@ def collective(ops: Operands, mask: Any, body: Callable[[Machine, Lanes, Warps],
             m.block(early, members.condition)
         if ready.n:
             warps = Warps(m, ready)
-            _track(m, ready, warps, places, writes)
+            if not tracks:
+                _track(m, ready, warps, places, writes)
             body(m, ready, warps)
         return ready if early.n else None
 
@@ -139,38 +183,60 @@ def _track(m: Machine, lanes: Lanes, warps: Warps, reads: Any, writes: Any) -> N
 def prepare_shfl(ops: Operands) -> Control:
     """`shfl.sync.{up,down,bfly,idx}.b32 d{|p}, a, b, c, mask` (PTX ISA 9.7.9.6)."""
     ops.allow("sync", *_SOURCES)
-    find = _SOURCES[ops.modifiers[1]]
-    results = ops.pair(ops.args[0])
-    place = ops.registers(ops.args[1])
-    value = ops.source(ops.args[1], "b32")
-    lane, clamp = ops.source(ops.args[2], "u32"), ops.source(ops.args[3], "u32")
-    write = ops.destination(results[0], "b32")
-    write_valid = ops.destination(results[1], "pred") if len(results) == 2 else None
-    own = np.arange(WARP)
+    return _Shuffle(ops).prepared
 
-    def body(m: Machine, lanes: Lanes, warps: Warps) -> None:
-        rows = warps.spread(value(m, lanes), np.uint32)
-        offset = warps.spread(lane(m, lanes), np.int64) & 31
-        bounds = warps.spread(clamp(m, lanes), np.int64)
-        segment, limit = bounds >> 8 & 31, bounds & 31
-        source, valid = find(own, offset, segment, own & segment | limit & ~segment)
-        source = np.where(valid, source, own) & 31
-        absent = ~np.take_along_axis(warps.here, source, axis=1)[warps.here]
-        write(m, lanes, warps.gather(np.take_along_axis(rows, source, axis=1)))
-        if write_valid is not None:
-            write_valid(m, lanes, warps.gather(valid))
-        if place and m.undefined or absent.any():
-            _shuffled(m, lanes, warps, source)
 
-    def _shuffled(m: Machine, lanes: Lanes, warps: Warps, source: Array) -> None:
-        found = m.undefined.get(place[0]) if place else None
+class _Shuffle:
+    """One `shfl.sync`; lane and clamp that are constants are worked out once."""
+
+    def __init__(self, ops: Operands) -> None:
+        self.find = _SOURCES[ops.modifiers[1]]
+        results = ops.pair(ops.args[0])
+        self.place = ops.registers(ops.args[1])
+        self.to = ops.registers(results[0])
+        self.value = ops.source(ops.args[1], "b32")
+        self.lane, self.clamp = ops.source(ops.args[2], "u32"), ops.source(ops.args[3], "u32")
+        self.write = ops.destination(results[0], "b32")
+        self.write_valid = ops.destination(results[1], "pred") if len(results) == 2 else None
+        self.constant: tuple[Array, Array] | None = None
+        if ops.is_literal(ops.args[2]) and ops.is_literal(ops.args[3]):
+            lane, clamp = ops.immediate(ops.args[2]) & 31, ops.immediate(ops.args[3])
+            self.constant = self._sources(np.int64(lane), np.int64(clamp))
+        self.prepared = collective(ops, ops.args[4], self._run, tracks=True)
+
+    def _sources(self, lane: Any, clamp: Any) -> tuple[Array, Array]:
+        """Return from which lane each lane takes its value, and whether that lane is in range."""
+        own = np.arange(WARP)
+        segment, limit = clamp >> 8 & 31, clamp & 31
+        source, valid = self.find(own, lane, segment, own & segment | limit & ~segment)
+        return np.where(valid, source, own) & 31, valid
+
+    def _run(self, m: Machine, lanes: Lanes, warps: Warps) -> None:
+        if warps.whole and self.constant is not None and not m.undefined:
+            source, valid = self.constant
+            cube = np.broadcast_to(self.value(m, lanes), lanes.n).reshape(-1, WARP, m.n_blocks)
+            self.write(m, lanes, cube.take(source, axis=1).reshape(-1))
+            if self.write_valid is not None:
+                self.write_valid(m, lanes, warps.gather(valid))
+            return
+        rows = warps.spread(self.value(m, lanes), np.uint32)
+        lane = warps.spread(self.lane(m, lanes), np.int64) & 31
+        source, valid = self._sources(lane, warps.spread(self.clamp(m, lanes), np.int64))
+        self._mark(m, lanes, warps, source)
+        self.write(m, lanes, warps.gather(np.take_along_axis(rows, source, axis=1)))
+        if self.write_valid is not None:
+            self.write_valid(m, lanes, warps.gather(valid))
+
+    def _mark(self, m: Machine, lanes: Lanes, warps: Warps, source: Array) -> None:
+        """Follow undefined values from lane to lane; what an absent lane gives is undefined."""
+        found = m.undefined.get(self.place[0]) if self.place else None
+        if found is None and warps.complete and not m.undefined:
+            return
         bad = np.zeros(lanes.n, np.bool_) if found is None else found[lanes.sel]
         rows = warps.spread(bad, np.bool_) | ~warps.here
         result = warps.gather(np.take_along_axis(rows, source, axis=1))
-        for to in ops.registers(results[0]):
-            mark(m, to, lanes, result)
-
-    return collective(ops, ops.args[4], body)
+        for place in self.to:
+            mark(m, place, lanes, result)
 
 
 Found = tuple[Any, Any]
@@ -248,7 +314,7 @@ _REDUCTIONS: dict[str, Any] = {
 
 @controls("redux.sync")
 def prepare_redux(ops: Operands) -> Control:
-    """`redux.sync.op.type d, a, mask`; float min and max with `.abs`, `.NaN` (PTX ISA 9.7.13.12)."""
+    """`redux.sync.op{.abs}{.NaN}.type d, a, mask` (PTX ISA 9.7.13.12)."""
     ops.allow("sync", *_REDUCTIONS, "abs", "NaN")
     word, scalar = ops.modifiers[1], ops.last_type()
     value = ops.source(ops.args[1], scalar.name)
