@@ -10,11 +10,13 @@ from dataclasses import dataclass
 from astdsl.errors import WrongTarget
 from astdsl.ir.core import Module
 from astdsl.ir.launch import LaunchPlan
+from astdsl.ir.passes import run_passes
 from astdsl.lowering.layout.shared import SharedPlan
 from astdsl.lowering.nvptx.emit import emit
 from astdsl.lowering.nvptx.pipeline import generate, optimised
 from astdsl.lowering.schedule.kernel import schedule
 from astdsl.lowering.target import TARGETS, Target
+from astdsl.passes import STANDARD
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +39,7 @@ class Compiled:
 def compile_module(module: Module, target: str) -> Compiled:
     """Compile a kernel for a target, `sm_90a` or `sm_100a`."""
     architecture = find_target(target)
-    scheduled = schedule(module, architecture)
+    scheduled = run_passes(schedule(module, architecture), STANDARD)
     emitted = emit(scheduled, architecture)
     ptx = generate(emitted.text, architecture)
     return Compiled(scheduled, emitted.text, ptx, emitted.plan, emitted.shared, architecture)

@@ -9,7 +9,7 @@ import re
 from dataclasses import dataclass
 
 from astdsl.ir import ops
-from astdsl.ir.core import IN, Module, Param, Value, walk
+from astdsl.ir.core import IN, Block, Module, Op, Param, Value, walk
 from astdsl.ir.launch import (
     Check,
     DimSlot,
@@ -20,6 +20,7 @@ from astdsl.ir.launch import (
     Slot,
     StrideSlot,
 )
+from astdsl.ir.rewrite import free_values
 from astdsl.ir.types import RefType
 from astdsl.lowering.buffers import plan_shared
 from astdsl.lowering.host import HostExpressions
@@ -56,19 +57,20 @@ class Emitted:
 def emit(module: Module, target: Target) -> Emitted:
     """Write a module of one `Launch` as LLVM text."""
     launch = _launch(module)
+    program = _program(module, launch)
     threads = launch.warpgroups * target.threads_per_warpgroup
-    shared = plan_shared(launch.body, target)
+    shared = plan_shared(program, target)
     given = [param.value for param in module.params]
-    placements = infer_layouts(launch.body, threads, target, given)
-    parameters = _Parameters(module, launch, shared)
+    placements = infer_layouts(program, threads, target, given)
+    parameters = _Parameters(module, program, shared)
     llvm = LlvmModule()
     name = kernel_name(module.name)
     builder = llvm.kernel(name, parameters.declared, LaunchBounds(threads=threads))
     if module.span is not NOWHERE:
         builder.debug(module.span.file, module.span.line)
-    emitter = Emitter(builder, target, threads, placements, shared, Forms(launch.body))
+    emitter = Emitter(builder, target, threads, placements, shared, Forms(program))
     parameters.define(emitter)
-    _body(emitter, launch)
+    _body(emitter, program)
     host = HostExpressions(module)
     plan = LaunchPlan(
         name=name,
@@ -98,24 +100,35 @@ def kernel_name(name: str) -> str:
     return plain if plain[:1].isalpha() else f"kernel_{plain}"
 
 
-def _body(emitter: Emitter, launch: ops.Launch) -> None:
+def _program(module: Module, launch: ops.Launch) -> Block:
+    """Return what a block runs: the launch's body, behind what it uses of the module's scalars."""
+    wanted = set(free_values(launch.body))
+    before: list[Op] = []
+    for op in reversed(module.body.ops[: module.body.ops.index(launch)]):
+        if wanted.intersection(op.results):
+            before.append(op)
+            wanted.update(op.operands)
+    return Block(args=launch.body.args, ops=(*reversed(before), *launch.body.ops))
+
+
+def _body(emitter: Emitter, program: Block) -> None:
     builder = emitter.builder
-    (block,) = launch.body.args
+    (block,) = program.args
     number = builder.cast("zext", builder.special_register("ctaid.x"), "i64")
     emitter.placements[block] = splat((), emitter.threads)
     emitter.define(block, splat((), emitter.threads), [number])
-    _initialise_barriers(emitter, launch)
+    _initialise_barriers(emitter, program)
     if emitter.target.has(TCGEN05):
-        emitter.tensor_memory = tensor_memory.reserve(emitter, launch.body)
-    emitter.block(launch.body)
+        emitter.tensor_memory = tensor_memory.reserve(emitter, program)
+    emitter.block(program)
     if emitter.tensor_memory:
         tensor_memory.release(emitter, emitter.tensor_memory)
     builder.ret()
 
 
-def _initialise_barriers(emitter: Emitter, launch: ops.Launch) -> None:
+def _initialise_barriers(emitter: Emitter, program: Block) -> None:
     """Initialise every mbarrier before anything can use one, also the asynchronous proxy."""
-    found = [op for op in walk(launch.body) if isinstance(op, ops.AllocBarrier)]
+    found = [op for op in walk(program) if isinstance(op, ops.AllocBarrier)]
     if not found:
         return
     builder = emitter.builder
@@ -133,12 +146,12 @@ def _initialise_barriers(emitter: Emitter, launch: ops.Launch) -> None:
 class _Parameters:
     """The kernel's parameters: what its body uses of each argument, and no more."""
 
-    def __init__(self, module: Module, launch: ops.Launch, shared: SharedPlan) -> None:
+    def __init__(self, module: Module, program: Block, shared: SharedPlan) -> None:
         self.declared: list[Parameter] = []
         self.slots: list[Slot] = []
         self._numbers: list[tuple[Value, Slot, str]] = []
-        used = {v for op in walk(launch.body) for v in op.operands}
-        maps = _maps(launch, shared)
+        used = {v for op in walk(program) for v in op.operands}
+        maps = _maps(program, shared)
         for number, param in enumerate(module.params):
             if param.value in used:
                 self._param(number, param, maps.get(param.value, {}))
@@ -205,10 +218,10 @@ def _known(number: int | None) -> int:
     return number or 0
 
 
-def _maps(launch: ops.Launch, shared: SharedPlan) -> dict[Value, dict[MapKey, None]]:
+def _maps(program: Block, shared: SharedPlan) -> dict[Value, dict[MapKey, None]]:
     """Return the tensor maps that copies of each array use, in order of first use."""
     found: dict[Value, dict[MapKey, None]] = {}
-    for op in walk(launch.body):
+    for op in walk(program):
         if isinstance(op, ops.Copy):
             key = pieces(op, shared.layouts[op.buffer]).key
             found.setdefault(op.ref, {})[key] = None

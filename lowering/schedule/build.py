@@ -11,7 +11,9 @@ from typing import TypeVar
 from astdsl.ir import ops
 from astdsl.ir.core import Block, Op, Value
 from astdsl.ir.dtypes import boolean, i32, i64
-from astdsl.ir.types import INDEX, TileType, Type, scalar
+from astdsl.ir.rewrite import clone_op
+from astdsl.ir.types import INDEX, TileType, scalar
+from astdsl.lowering.windows import Forms
 from astdsl.source import Span
 
 AnyOp = TypeVar("AnyOp", bound=Op)
@@ -130,6 +132,18 @@ def loop(
     return results
 
 
-def fresh(types: Sequence[Type], hints: Sequence[str]) -> list[Value]:
-    """Return new values of the types."""
-    return [Value(t, h) for t, h in zip(types, hints, strict=True)]
+def recompute(
+    maker: Maker, value: Value, forms: Forms, unavailable: set[Value], made: dict[Value, Value]
+) -> Value:
+    """Write the index arithmetic that gives a value where it is not available.
+
+    `made` holds what stands for some values already, and receives what is written.
+    """
+    if value in made or value not in unavailable:
+        return made.get(value, value)
+    op = forms.makers[value]
+    for operand in op.operands:
+        recompute(maker, operand, forms, unavailable, made)
+    mapping = {v: made.get(v, v) for v in op.operands}
+    made[value] = maker.add_op(clone_op(op, mapping)).result
+    return made[value]

@@ -13,6 +13,7 @@ from astdsl.lowering.schedule import products, rings, stores
 from astdsl.lowering.schedule.block import BlockScheduler
 from astdsl.lowering.schedule.build import Maker
 from astdsl.lowering.schedule.hazards import order_accesses
+from astdsl.lowering.schedule.held import hold_outputs
 from astdsl.lowering.schedule.launches import form_launch
 from astdsl.lowering.schedule.outputs import check_outputs
 from astdsl.lowering.schedule.roles import choose_warpgroups
@@ -34,6 +35,7 @@ def schedule(module: Module, target: Target) -> Module:
 
 
 def _schedule_launch(launch: ops.Launch, module: Module, target: Target) -> ops.Launch:
+    launch = hold_outputs(launch, module)
     scheduler = BlockScheduler(launch, target)
     with scheduler.writing(Maker(launch.span)) as maker:
         scheduler.run(launch.body.ops[:-1])

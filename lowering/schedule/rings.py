@@ -20,11 +20,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from astdsl.ir import ops
-from astdsl.ir.core import Op, Value
+from astdsl.ir.core import Value
 from astdsl.ir.types import GMEM
 from astdsl.lowering.schedule.accumulation import Accumulation, accumulations, begin, finish
 from astdsl.lowering.schedule.block import BlockScheduler, LoopFrame, Slot, inside, schedules
-from astdsl.lowering.schedule.build import Maker, loop
+from astdsl.lowering.schedule.build import Maker, loop, recompute
 from astdsl.lowering.schedule.odometer import Odometer
 from astdsl.lowering.tensor_maps import why_not
 
@@ -67,6 +67,8 @@ class _Expansion:
         self.scheduler = scheduler
         self.op = op
         self.inside = inside(op.body)
+        # What stands for the values outside, before the walk of the body adds its own.
+        self.outside = dict(scheduler.values)
         self.rank = len(op.lows)
         self.loads = [load for load in op.body.ops if self._is_staged(load)]
         self.products: list[Accumulation] = accumulations(scheduler, op)
@@ -190,9 +192,10 @@ class _Expansion:
         """Write the copies of one step."""
         slot, _ = ring.place(maker, step)
         indices = self._indices(maker, numbers)
-        mapping = dict(zip(self.op.body.args[: self.rank], indices, strict=True))
+        mapping = dict(self.outside)
+        mapping.update(zip(self.op.body.args[: self.rank], indices, strict=True))
         for load, buffer in zip(ring.loads, ring.buffers, strict=True):
-            starts = tuple(self._rewritten(maker, start, mapping) for start in load.starts)
+            starts = tuple(self._start(maker, start, mapping) for start in load.starts)
             maker.add_op(
                 ops.CopyIn(
                     span=load.span,
@@ -217,18 +220,8 @@ class _Expansion:
             found.append(index)
         return found
 
-    def _rewritten(self, maker: Maker, value: Value, mapping: dict[Value, Value]) -> Value:
-        """Write the index arithmetic that gives a start, for other indices."""
-        if value in mapping:
-            return mapping[value]
-        op = self.scheduler.forms.makers.get(value)
-        if op is None or value not in self.inside:
-            return self.scheduler.value(value)
-        operands = [self._rewritten(maker, v, mapping) for v in op.operands]
-        from_old = dict(zip(op.operands, operands, strict=True))
-        copy = _with_operands(op, from_old)
-        mapping[value] = maker.add_op(copy).result
-        return mapping[value]
+    def _start(self, maker: Maker, start: Value, mapping: dict[Value, Value]) -> Value:
+        return recompute(maker, start, self.scheduler.forms, self.inside, mapping)
 
     def _steady(
         self, ring: Ring | None, initial: Sequence[Value], issued: tuple[Value, ...]
@@ -318,12 +311,6 @@ class _Expansion:
         values = _phase(maker, "epilogue", phase, read)
         for product, value in zip(self.products, values, strict=True):
             self.scheduler.values[self.op.results[product.position]] = value
-
-
-def _with_operands(op: Op, mapping: dict[Value, Value]) -> Op:
-    from_fields = {n: getattr(op, n) for n in type(op).fields}
-    changed = {n: mapping.get(v, v) for n, v in from_fields.items() if isinstance(v, Value)}
-    return type(op)(**from_fields | changed)
 
 
 def _phase(maker: Maker, name: str, body: Maker, values: Sequence[Value]) -> tuple[Value, ...]:
