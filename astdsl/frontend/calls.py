@@ -8,7 +8,7 @@ from __future__ import annotations
 import builtins
 import functools
 from collections.abc import Callable
-from types import BuiltinFunctionType, FunctionType, MethodType
+from types import BuiltinFunctionType, FunctionType, GeneratorType, MethodType
 from typing import Any
 
 from astdsl.errors import UnsupportedFeature, UnsupportedSyntax
@@ -29,10 +29,10 @@ def call(session: Session, function: Any, /, *args: Any, **kwargs: Any) -> Any:
     """Call `function` from the kernel's text."""
     for value in (function, *args, *kwargs.values()):
         require_usable(value)
+    if type(function) in (type, BuiltinFunctionType) and function in MEANINGS:
+        # What a generator gives is seen only by running it, which the builtin does anyway.
+        args = tuple(list(x) if type(x) is GeneratorType else x for x in args)
     kernel = any(holds_kernel_value(x) for x in (*args, *kwargs.values()))
-    if type(function) in (type, BuiltinFunctionType):
-        meaning = OF_THE_CALLER.get(function) or (MEANINGS.get(function) if kernel else None)
-        function = meaning or function
     if kernel and module_of(function).partition(".")[0] in MATH:
         name = getattr(function, "__name__", "function")
         library = "np" if module_of(function).startswith("numpy") else module_of(function)
@@ -101,8 +101,17 @@ def _partial(session: Session, function: functools.partial[Any], kernel: bool) -
     return functools.partial(inner, *function.args, **function.keywords)
 
 
+def _builtin(session: Session, function: Any, kernel: bool) -> Any:
+    """Return a function of C, or what it means in a kernel."""
+    del session
+    meaning = OF_THE_CALLER.get(function) or (MEANINGS.get(function) if kernel else None)
+    return meaning or function
+
+
 def _class(session: Session, kind: Any, kernel: bool) -> Any:
     """Return a class, or what makes an instance by its `__init__` rewritten, if that is text."""
+    if kind.__module__ == "builtins":
+        return _builtin(session, kind, kernel)
     init = kind.__init__
     is_plain = kind.__new__ is object.__new__ and type(init) is FunctionType
     if not kernel or not is_plain or is_library(init) or init.__code__.co_filename == "<string>":
@@ -134,6 +143,7 @@ def _object(session: Session, value: Any, kernel: bool) -> Any:
 
 
 CALLEES: dict[type, Callable[[Session, Any, bool], Any]] = {
+    BuiltinFunctionType: _builtin,
     FunctionType: _function,
     MethodType: _method,
     functools.partial: _partial,

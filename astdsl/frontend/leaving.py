@@ -62,6 +62,8 @@ def always_leaves(body: list[ast.stmt]) -> bool:
     last = body[-1]
     if isinstance(last, ast.If):
         return always_leaves(last.body) and always_leaves(last.orelse)
+    if isinstance(last, ast.While) and isinstance(last.test, ast.Constant) and last.test.value:
+        return not any(isinstance(node, ast.Break) for node in leaves_of(last.body))
     return isinstance(last, LEAVES)
 
 
