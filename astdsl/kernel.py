@@ -88,6 +88,9 @@ class _Method:
 class Kernel:
     """A kernel: call it, place it by `on`, or look at it by `lower`."""
 
+    __name__: str
+    __wrapped__: Any
+
     def __init__(self, function: Any, options: Mapping[str, Any] | None = None) -> None:
         functools.update_wrapper(self, function)
         self.__name__ = getattr(function, "__name__", type(function).__name__)
@@ -219,6 +222,9 @@ def _without_spec(value: Any) -> Any:
 
 class Placed:
     """A kernel with its device, its target or its first argument settled."""
+
+    __name__: str
+    __wrapped__: Any
 
     def __init__(
         self,

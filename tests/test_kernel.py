@@ -1,5 +1,9 @@
 """Calling kernels: what is compiled when, what a call returns, how mistakes come out."""
 
+# Annotations of kernels are arrays, which a type checker takes for no types.
+# mypy: disable-error-code="valid-type,type-arg,name-defined,var-annotated"
+# mypy: disable-error-code="no-untyped-def,no-untyped-call"
+
 from __future__ import annotations
 
 import math
@@ -303,7 +307,7 @@ def test_an_array_of_another_library_is_read_and_written_in_place() -> None:
 
 @kernel
 def checked(x: In[f32, "M N"], o: Out[f32, "M N"], n=1):
-    M, N = x.shape
+    M, _ = x.shape
     assert M % 4 == 0, "M is a multiple of 4"
     assert n > 0, "n is positive"
     o[0:4, 0:4] = x[0:4, 0:4] + n
@@ -332,7 +336,7 @@ def test_a_mistake_shows_the_call_and_no_frame_of_ours() -> None:
 
 def test_an_exception_of_the_users_own_passes_with_the_kernel_line() -> None:
     def helper() -> int:
-        return {}["nothing"]  # type: ignore[no-any-return]
+        return dict[str, int]()["nothing"]
 
     @kernel
     def broken(x: In[f32, "8"], o: Out[f32, "8"]):
@@ -351,7 +355,7 @@ def test_nothing_is_refused_before_the_first_call() -> None:
     @kernel(warpgroups=3)
     def later(x: In[f32, "N"]): ...
 
-    @kernel(warpgroup=1)  # type: ignore[call-overload]
+    @kernel(warpgroup=1)
     def misspelt(x: In[f32, "N"]): ...
 
     @kernel
