@@ -87,6 +87,13 @@ def disassemble(cubin: Any) -> str:
     return text
 
 
+def tools() -> dict[str, str]:
+    """Return where the assembler and the disassembler are, empty where one is not found."""
+    from astdsl.lowering.nvptx.tools import find_tool
+
+    return {name: find_tool(name) or "" for name in ("ptxas", "nvdisasm", "cuobjdump")}
+
+
 def check_target(name: str) -> str:
     """Return a target's name. Raises WrongTarget for one that there is not."""
     return str(_target(name).name)

@@ -221,6 +221,12 @@ class DeviceError(KernelError):
     code = "A601"
 
 
+class BadCommand(KernelError):
+    """A command line that is wrong."""
+
+    code = "A701"
+
+
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """Return "did you mean `x`?" for the known name closest to `name`, empty where none is near."""
     close = difflib.get_close_matches(name, sorted(known), n=1)

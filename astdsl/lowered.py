@@ -16,7 +16,9 @@ from astdsl.compile import Program
 from astdsl.errors import UnsupportedFeature
 from astdsl.ir import ops
 from astdsl.ir.core import Module, walk
+from astdsl.ir.passes import name_of, run_passes
 from astdsl.ir.printer import print_module
+from astdsl.passes import STANDARD
 from astdsl.runtime.classes import classify
 from astdsl.runtime.host import compile_host, reads_scalars
 
@@ -65,6 +67,16 @@ class Lowered:
     def ir(self) -> str:
         """The typed IR after the standard passes."""
         return print_module(self.module)
+
+    @property
+    def passes(self) -> tuple[str, ...]:
+        """The names of the standard passes, in order."""
+        return tuple(map(name_of, STANDARD))
+
+    def after(self, name: str) -> str:
+        """Return the typed IR as it is after the pass of this name."""
+        steps = STANDARD[: self.passes.index(name) + 1]
+        return print_module(run_passes(self._program.traced.module, steps))
 
     @property
     def schedule(self) -> str:

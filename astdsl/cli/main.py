@@ -1,0 +1,133 @@
+"""`astdsl COMMAND ...`: chooses the command, and turns what went wrong into reports and exit codes.
+
+Invariant: the exit code is 0 good, 1 the kernel is wrong, 2 the call is wrong; a mistake of the
+user never shows a frame of ours.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import traceback
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+
+import astdsl
+from astdsl.cli import doctor, dump, explain, repl, run
+from astdsl.cli.render import Screen
+from astdsl.errors import (
+    AliasedOutput,
+    BadArgument,
+    BadCommand,
+    DeviceUnavailable,
+    FailedAssertion,
+    KernelError,
+    WrongTarget,
+    did_you_mean,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """A command: its line of help, its options, and what it does."""
+
+    help: str
+    add_arguments: Callable[[argparse.ArgumentParser], None]
+    run: Callable[[argparse.Namespace, Screen], int]
+
+
+COMMANDS = {
+    "dump": Command(dump.HELP, dump.add_arguments, dump.run),
+    "run": Command(run.HELP, run.add_arguments, run.run),
+    "explain": Command(explain.HELP, explain.add_arguments, explain.run),
+    "repl": Command(repl.HELP, repl.add_arguments, repl.run),
+    "doctor": Command(doctor.HELP, doctor.add_arguments, doctor.run),
+}
+
+# Commands that are to come, and what to use until then.
+LATER = {
+    "check": "`astdsl run` finds races, deadlocks and accesses out of bounds on the emulator",
+    "timeline": "`astdsl dump --schedule` prints the phases",
+    "bench": "the scripts in bench/ print timings",
+}
+
+# Mistakes of the call; all others are the kernel's.
+OF_THE_CALL = (
+    AliasedOutput, BadArgument, BadCommand, DeviceUnavailable, FailedAssertion, WrongTarget,
+)  # fmt: skip
+OURS = str(Path(astdsl.__file__).resolve().parent)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; return its exit code."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    screen = Screen(as_json="--json" in given)
+    sys.excepthook = _report_fault
+    try:
+        _refuse_unknown(given)
+        options = make_parser().parse_args(given)
+        if not options.command:
+            make_parser().print_help()
+            return 2
+        return COMMANDS[options.command].run(options, screen)
+    except KernelError as error:
+        screen.complain(error)
+        return 2 if isinstance(error, OF_THE_CALL) else 1
+    except SyntaxError as error:  # of the file that was loaded
+        screen.note("".join(traceback.format_exception_only(error)))
+        return 1
+    except BrokenPipeError:  # the reader, `head` say, has seen enough
+        # Python flushes once more at its end, and would complain.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """Return the parser of the whole command line."""
+    parser = argparse.ArgumentParser(
+        prog="astdsl",
+        description="GPU kernels as plain Python functions.",
+        epilog="Exit codes: 0 good, 1 the kernel is wrong, 2 the call is wrong.",
+    )
+    parser.add_argument("--version", action="version", version=f"astdsl {astdsl.__version__}")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND")
+    for name, command in COMMANDS.items():
+        command.add_arguments(
+            commands.add_parser(name, help=command.help, description=command.help.capitalize())
+        )
+    return parser
+
+
+def _refuse_unknown(given: Sequence[str]) -> None:
+    """Refuse a first word that is no command, saying what to do."""
+    name = given[0] if given else ""
+    if name in LATER:
+        raise BadCommand(f"`astdsl {name}` is not in this version", help=LATER[name])
+    if name and not name.startswith("-") and name not in COMMANDS:
+        hint = did_you_mean(name, COMMANDS) or f"commands are {', '.join(COMMANDS)}"
+        raise BadCommand(f"`astdsl` has no command `{name}`", help=hint)
+
+
+def _report_fault(
+    kind: type[BaseException], error: BaseException, trace: TracebackType | None
+) -> None:
+    """Report what nobody caught: the user's own exceptions with their frames, ours as ours."""
+    frames = traceback.extract_tb(trace)
+    users = [frame for frame in frames if not _is_ours(frame.filename)]
+    if users and not _is_ours(frames[-1].filename):
+        lines = ["Traceback (most recent call last):\n", *traceback.format_list(users)]
+        sys.stderr.write("".join([*lines, *traceback.format_exception_only(error)]))
+        return
+    sys.stderr.write("This is a fault of astdsl, not of your kernel; please report it:\n")
+    traceback.print_exception(kind, error, trace)
+
+
+def _is_ours(file: str) -> bool:
+    return file.startswith((OURS, "<frozen"))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

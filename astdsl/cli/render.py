@@ -1,0 +1,141 @@
+"""What the commands show: text, error reports and tables, in colour on a terminal.
+
+Invariant: where the output is no terminal, what is written is plain text, unchanged; what is asked
+for goes to standard output, complaints to standard error.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.text import Text
+
+from astdsl.errors import KernelError
+
+# Patterns and their styles by language; later ones win where they overlap.
+_NUMBER = (r"\b-?\d[\d_]*(?:\.\d+)?(?:e[-+]?\d+)?\b", "cyan")
+_STRING = (r'"[^"\n]*"', "green")
+STYLES: dict[str, tuple[tuple[str, str], ...]] = {
+    "python": (
+        _NUMBER,
+        (
+            r"\b(?:and|def|elif|else|for|if|in|is|lambda|nonlocal|not|or|return|while|with)\b",
+            "magenta",
+        ),
+        (r"\b__\w+__\b", "dim"),
+        _STRING,
+    ),
+    "ir": (
+        _NUMBER,
+        (r"\b[A-Z]\w+\b", "bold blue"),
+        (r"%\w+", "yellow"),
+        (r"\b(?:kernel|constant|in|out|inout|scalar)(?= )", "magenta"),
+        _STRING,
+    ),
+    "llvm": (
+        _NUMBER,
+        (r"\b(?:define|declare|ret|br|phi|call|load|store|asm|sideeffect|target)\b", "magenta"),
+        (r"[%@][\w.$-]+", "yellow"),
+        _STRING,
+        (r";[^\n]*", "dim"),
+    ),
+    "ptx": (
+        _NUMBER,
+        (r"^\s*(?:@!?%\w+\s+)?[a-z]\w*(?:[.:]+\w+)*", "bold blue"),
+        (r"%\w+(?:\.[xyz])?", "yellow"),
+        (r"^\s*\.[\w.]+", "magenta"),
+        (r"//[^\n]*", "dim"),
+    ),
+    "report": (
+        (r"^A\d+:[^\n]*", "bold"),
+        (r"^A\d+", "bold red"),
+        (r"^ +\^+[^\n]*", "red"),
+        (r"^  (?:called from )?[^\s:]+:\d+:\d+", "cyan"),
+        (r"^  help:", "bold green"),
+    ),
+}
+
+
+class Screen:
+    """Standard output and standard error."""
+
+    def __init__(self, *, as_json: bool = False) -> None:
+        self._out = Console(soft_wrap=True, highlight=False, markup=False, emoji=False)
+        self._err = Console(soft_wrap=True, highlight=False, markup=False, emoji=False, stderr=True)
+        self.as_json = as_json
+
+    @property
+    def is_terminal(self) -> bool:
+        """Whether a person reads standard output."""
+        return self._out.is_terminal
+
+    def show(self, text: str, language: str = "") -> None:
+        """Write text, coloured as `language` on a terminal."""
+        _write(self._out, text, language)
+
+    def show_bytes(self, image: bytes) -> None:
+        """Write bytes, as they are."""
+        sys.stdout.flush()
+        sys.stdout.buffer.write(image)
+        sys.stdout.buffer.flush()
+
+    def show_json(self, value: Any) -> None:
+        """Write a value as JSON."""
+        self._out.file.write(json.dumps(value, indent=2) + "\n")
+
+    def show_table(self, rows: Iterable[Sequence[str]]) -> None:
+        """Write rows in columns, the first one in bold."""
+        table = [tuple(row) for row in rows]
+        columns = zip(*table, strict=True)
+        widths = [max(map(len, column)) for column in columns]
+        widths[-1] = 0  # nothing stands after the last one
+        for row in table:
+            cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=True)]
+            line = Text(cells[0], "bold") + Text("  ".join(["", *cells[1:]]))
+            line.rstrip()
+            self._out.print(line)
+
+    def complain(self, error: KernelError) -> None:
+        """Write an error's report; with `--json` the error as an object on standard output."""
+        if self.as_json:
+            self.show_json({"error": as_object(error)})
+        else:
+            _write(self._err, error.report(), "report")
+
+    def note(self, text: str) -> None:
+        """Write a remark beside the results."""
+        _write(self._err, text, "")
+
+
+def _write(console: Console, text: str, language: str) -> None:
+    if not console.is_terminal:
+        console.file.write(text.rstrip("\n") + "\n")
+        return
+    shown = Text(text.rstrip("\n"))
+    for pattern, style in STYLES.get(language, ()):
+        shown.highlight_regex(f"(?m:{pattern})", style)
+    console.print(shown)
+
+
+def as_object(error: KernelError) -> dict[str, Any]:
+    """Return an error as an object for programs to read."""
+    return {
+        "code": error.code,
+        "message": error.message,
+        "places": [
+            {
+                "file": span.file,
+                "line": span.line,
+                "column": span.column,
+                "end_line": span.end_line,
+                "end_column": span.end_column,
+                "note": note,
+            }
+            for span, note in error.places
+        ],
+        "help": error.help,
+    }
