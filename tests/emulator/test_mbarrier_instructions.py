@@ -1,0 +1,149 @@
+"""Tests of the mbarrier instructions, by kernels of one block."""
+
+import numpy as np
+import pytest
+
+from astdsl.emulator import DeviceFault, run
+from tests.emulator.asm import kernel, wait
+
+COMPLETIONS = ["late", "early", 11]
+BEGIN = """
+  mov.u32 %r0, %tid.x;
+  setp.eq.u32 %p0, %r0, 0;
+  mov.u32 %r1, smem;
+  ld.param.u64 %d0, [a0];
+  mul.wide.u32 %d1, %r0, 4;
+  add.u64 %d0, %d0, %d1;
+  @%p0 mbarrier.init.shared::cta.b64 [%r1], {count};
+  fence.mbarrier_init.release.cluster;
+  bar.sync 0;
+"""
+
+
+def launch(body, count=64, threads=64, completion="late", grid=1):
+    """Run a body after making one barrier; return what each thread stored."""
+    out = np.zeros(threads, np.uint32)
+    ptx = kernel(BEGIN.format(count=count) + body, ["u64"], shared_bytes=64)
+    run(ptx, "k", (grid,), (threads,), [out], completion=completion)
+    return out
+
+
+def fault(code, body, **more):
+    with pytest.raises(DeviceFault) as caught:
+        launch(body, **more)
+    assert caught.value.code == code, str(caught.value)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("completion", COMPLETIONS)
+def test_every_thread_passes_once_all_have_arrived(completion):
+    body = """
+  st.shared.u32 [%r1 + 16], 5;
+  mbarrier.arrive.shared::cta.b64 %d2, [%r1];
+W: mbarrier.try_wait.shared::cta.b64 %p1, [%r1], %d2;
+  @!%p1 bra W;
+  mbarrier.arrive.shared::cta.b64 _, [%r1];
+""" + wait("%r1", 1) + "st.global.u32 [%d0], 1;"  # fmt: skip
+    assert launch(body, completion=completion).all()
+
+
+def test_arrivals_may_count_for_several():
+    body = "@%p0 mbarrier.arrive.shared::cta.b64 _, [%r1], 64;" + wait("%r1", 0)
+    assert launch(body + "st.global.u32 [%d0], 7;")[63] == 7
+
+
+@pytest.mark.parametrize("completion", COMPLETIONS)
+def test_a_loop_on_test_wait_lets_the_others_go_on(completion):
+    body = """
+  setp.lt.u32 %p2, %r0, 32;
+  @%p2 bra POLL;
+  mbarrier.arrive.shared::cta.b64 _, [%r1];
+  bra DONE;
+POLL: mbarrier.test_wait.parity.shared::cta.b64 %p1, [%r1], 0;
+  @!%p1 bra POLL;
+DONE: st.global.u32 [%d0], 1;
+"""
+    assert launch(body, count=32, completion=completion).all()
+
+
+def test_a_test_that_fails_says_so():
+    body = "mbarrier.test_wait.parity.shared::cta.b64 %p1, [%r1], 0; selp.u32 %r2, 1, 2, %p1;"
+    assert launch(body + "st.global.u32 [%d0], %r2;")[5] == 2
+
+
+def test_bytes_can_be_expected_and_completed_by_instructions():
+    body = """
+  @%p0 mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [%r1], 48;
+  @%p0 mbarrier.arrive.shared::cta.b64 _, [%r1];
+  @%p0 mbarrier.complete_tx.relaxed.cta.shared::cta.b64 [%r1], 48;
+""" + wait("%r1", 0)  # fmt: skip
+    assert launch(body + "st.global.u32 [%d0], 3;", count=1)[9] == 3
+
+
+def test_a_generic_address_names_a_barrier_too():
+    body = """
+  cvt.u64.u32 %d3, %r1;
+  cvta.shared.u64 %d3, %d3;
+  mbarrier.arrive.b64 %d2, [%d3];
+""" + wait("%r1", 0)  # fmt: skip
+    assert launch(body + "st.global.u32 [%d0], 3;")[9] == 3
+
+
+def test_a_deadlock_names_phase_arrivals_and_lines():
+    text = fault("E210", "@!%p0 mbarrier.arrive.shared::cta.b64 _, [%r1];" + wait("%r1", 0))
+    assert "phase 0" in text
+    assert "1 of 64 arrivals" in text
+    assert "PTX line" in text
+
+
+def test_too_many_arrivals_are_a_fault():
+    fault("E244", "mbarrier.arrive.shared::cta.b64 _, [%r1], 40;")
+
+
+def test_a_count_out_of_range_is_a_fault():
+    fault("E240", "", count=0)
+    fault("E240", "", count=1 << 20)
+
+
+def test_too_many_bytes_are_a_fault():
+    fault("E246", "@%p0 mbarrier.arrive.expect_tx.shared::cta.b64 _, [%r1], 1048576;")
+
+
+def test_a_barrier_that_is_not_there_is_a_fault():
+    fault("E243", "mbarrier.arrive.shared::cta.b64 _, [%r1 + 8];")
+
+
+def test_a_misaligned_barrier_is_a_fault():
+    fault("E247", "mbarrier.arrive.shared::cta.b64 _, [%r1 + 4];")
+
+
+def test_a_phase_counter_passed_for_a_parity_is_a_fault():
+    assert "not 2" in fault("E248", wait("%r1", 2))
+
+
+@pytest.mark.parametrize("access", ["ld.shared.u32 %r3, [%r1 + 4];", "st.shared.u32 [%r1], %r0;"])
+def test_an_ordinary_access_of_a_live_barrier_is_a_fault(access):
+    fault("E253", access)
+
+
+def test_memory_of_an_ended_barrier_is_ordinary():
+    body = "@%p0 mbarrier.inval.shared::cta.b64 [%r1]; bar.sync 0;"
+    body += "st.shared.u32 [%r1], 9; ld.shared.u32 %r3, [%r1]; st.global.u32 [%d0], %r3;"
+    assert launch(body)[0] == 9
+
+
+def test_blocks_have_barriers_of_their_own():
+    body = """
+  mov.u32 %r5, %ctaid.x;
+  setp.eq.u32 %p3, %r5, 0;
+  @%p3 mbarrier.arrive.shared::cta.b64 _, [%r1];
+  @%p3 bra DONE;
+  mbarrier.arrive.shared::cta.b64 _, [%r1];
+DONE:
+""" + wait("%r1", 0)  # fmt: skip
+    assert launch(body + "st.global.u32 [%d0], 4;", grid=3)[1] == 4
+
+
+@pytest.mark.parametrize("word", ["noComplete", "shared::gpu"])
+def test_forms_that_are_not_modelled_are_refused_before_the_run(word):
+    fault("E201", f"mbarrier.arrive.{word}.b64 %d2, [%r1];")
