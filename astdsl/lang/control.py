@@ -73,7 +73,9 @@ def kernel_range(*bounds: Any) -> range | KernelRange:
     low, high, step = (0, *bounds, 1) if len(bounds) == 1 else (*bounds, 1)[:3]
     low, high, step = (as_index(b, "`range`") for b in (low, high, step))
     if isinstance(step, Literal) and step.number == 0:
-        raise fault(BadPipeline, "the step of a range is not 0")
+        raise fault(
+            BadPipeline, "the step of a range is not 0", help="`range(n)` counts up in steps of 1"
+        )
     return KernelRange(low, high, step)
 
 
@@ -170,7 +172,9 @@ def parallel(*counts: Any, names: Any = (), stages: Any = "auto", **others: Any)
     given = (names,) if isinstance(names, str) else tuple(names)
     if given and (len(given) != len(bounds) or not all(isinstance(n, str) for n in given)):
         raise fault(
-            BadPipeline, f"`names` gives a text for each of {len(bounds)} axes, got {names!r}"
+            BadPipeline,
+            f"`names` gives a text for each of {len(bounds)} axes, got {names!r}",
+            help='`parallel(cdiv(M, bm), cdiv(N, bn), names=("m", "n"))`',
         )
     fields = {
         "placement": (SPREAD,) * len(bounds),
@@ -249,19 +253,23 @@ def _schedule(schedule: Any) -> str:
     raise fault(
         BadPipeline,
         f"`schedule` is one of {', '.join(SCHEDULES)}, got {schedule!r}",
-        help=did_you_mean(str(schedule), SCHEDULES),
+        help=did_you_mean(str(schedule), SCHEDULES) or '`schedule="multistage"` overlaps copies',
     )
 
 
 def _placement(axes: Any, rank: int) -> tuple[str, ...]:
     given = (axes,) * rank if isinstance(axes, str) else tuple(axes)
     if len(given) != rank:
-        raise fault(BadPipeline, f"`axes` says something of each of {rank} axes, got {axes!r}")
+        raise fault(
+            BadPipeline,
+            f"`axes` says something of each of {rank} axes, got {axes!r}",
+            help=f"one word for all axes, or a tuple of {rank}: {', '.join(PLACEMENTS)}",
+        )
     for word in given:
         if word not in PLACEMENTS:
             raise fault(
                 BadPipeline,
                 f"an axis is {', '.join(PLACEMENTS)}, got {word!r}",
-                help=did_you_mean(str(word), PLACEMENTS),
+                help=did_you_mean(str(word), PLACEMENTS) or '`axes="sequential"` keeps the order',
             )
     return tuple(PLACEMENTS[word] for word in given)

@@ -86,7 +86,7 @@ def _near(number: float, dtype: DType) -> float | np.float32:
         return number
     if single.view(np.uint32) & 1:
         return single
-    towards = np.float32(np.inf if number > single else -np.inf)
+    towards = np.float32(np.inf if number > float(single) else -np.inf)
     return np.float32(np.nextafter(single, towards))
 
 
@@ -277,7 +277,7 @@ def joint_edges(rule: StateRule, shape: tuple[int, ...], *operands: Operand) -> 
     if not any(x.edges for x in operands):
         return NO_EDGES
     return combine(
-        rule, *((x.edges.broadcast(x.shape, shape), plain_state(x)) for x in operands)
+        rule, *((x.edges.broadcast(x.shape, shape), plain_state(x, shape)) for x in operands)
     )
 
 

@@ -15,8 +15,9 @@ from astdsl.lang.symbolic import Form
 # What the elements outside hold: zeros as they were read; what an ordinary element would hold
 # there (zeros were added to it); or numbers that mean nothing.
 ZERO, KEPT, LOST = "zero", "kept", "lost"
-# An operand that has elements there as everywhere, and one that is a finite number everywhere.
-PLAIN, FINITE = "plain", "finite"
+# Operands without an edge there: one that has elements of its own, one that repeats elements, and
+# a finite number (0 itself is ZERO).
+PLAIN, REPEATED, FINITE = "plain", "repeated", "finite"
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,8 +106,8 @@ StateRule: TypeAlias = Callable[..., str]
 def combine(rule: StateRule, *operands: tuple[Edges, str]) -> Edges:
     """Return the edges of an elementwise operation: inside is where every operand is.
 
-    Each operand comes with what it holds where it has no edge: PLAIN or FINITE. `rule` says what
-    the result holds there from what the operands hold.
+    Each operand comes with what it holds where it has no edge. `rule` says what the result holds
+    there from what the operands hold.
     """
     every = {h for edges, _ in operands for h in edges}
     return Edges({h: rule(*(e.outside.get(h, plain) for e, plain in operands)) for h in every})
@@ -124,17 +125,17 @@ def all_zero(*states: str) -> str:
 
 
 def sum_state(x: str, y: str) -> str:
-    """Adding zeros changes nothing."""
+    """Adding zeros to a tile of its own elements changes nothing."""
     if x == y == ZERO:
         return ZERO
-    return KEPT if ZERO in (x, y) and LOST not in (x, y) else LOST
+    return KEPT if ZERO in (x, y) and {x, y} <= {ZERO, KEPT, PLAIN} else LOST
 
 
 def difference_state(x: str, y: str) -> str:
     """Subtracting zeros changes nothing."""
     if x == y == ZERO:
         return ZERO
-    return KEPT if y == ZERO and x != LOST else LOST
+    return KEPT if y == ZERO and x in (KEPT, PLAIN) else LOST
 
 
 def product_state(x: str, y: str) -> str:

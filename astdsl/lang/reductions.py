@@ -231,7 +231,12 @@ def _arg_reduce(kind: str, x: object, axis: object, keepdims: bool) -> Tile:
     tile = settle(x, what)
     axes = normalized_axes(axis, tile.ndim, what)
     if axis is not None and len(axes) != 1:
-        raise fault(ShapeMismatch, f"{what} goes along one axis, got {axis}", *sources(tile))
+        raise fault(
+            ShapeMismatch,
+            f"{what} goes along one axis, got {axis}",
+            *sources(tile),
+            help="reshape the axes into one before, or leave `axis` out for all of them",
+        )
     require_kind(what, (FLOAT, "int", "uint", BOOL), tile)
     if not axes:
         return reshape(_arg_reduce(kind, reshape(tile, 1), 0, keepdims=False), ())

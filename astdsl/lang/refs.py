@@ -152,7 +152,9 @@ class Ref:
         """
         if len(sizes) != self.ndim:
             raise fault(
-                BadWindow, f"`blocks` takes {self.ndim} extents of `{self.root.name}`, one an axis"
+                BadWindow,
+                f"`blocks` takes {self.ndim} extents of `{self.root.name}`, got {len(sizes)}",
+                help="one constant extent an axis: `ref.blocks(bm, bn)[i, j]`",
             )
         return Blocks(self, tuple(as_extent(n, "`blocks`") for n in sizes))
 
@@ -197,7 +199,7 @@ class Ref:
         if any(form.bounds[1] < 0 for form in spare):
             raise fault(
                 BadWindow,
-                f"a window of `{self.root.name}` lies outside: {_window_text(window, size)} of "
+                f"{_window_text(window, size)} lie outside an axis of `{self.root.name}` that has "
                 f"extent {extent}",
                 help="only windows of global arrays may cross an edge",
             )
@@ -358,7 +360,9 @@ class Blocks:
         items = key if isinstance(key, tuple) else (key,)
         if len(items) != len(self.sizes):
             raise fault(
-                BadWindow, f"blocks of `{self.ref.root.name}` take {len(self.sizes)} block numbers"
+                BadWindow,
+                f"blocks of `{self.ref.root.name}` take {len(self.sizes)} block numbers",
+                help="one block number an axis; `ref[...]` takes other windows",
             )
         return tuple(tile(i, n) for i, n in zip(items, self.sizes, strict=True))
 
@@ -393,7 +397,8 @@ def _runtime_dim(root: Root, axis: int) -> Tile:
 
 
 def _window_text(window: Span1D, size: int) -> str:
-    return f"{size} elements from {form_of(window.start)} on"
+    start = form_of(window.start).constant
+    return f"{size} elements from {'here' if start is None else start} on"
 
 
 def whole_ref(root: Root) -> Ref:

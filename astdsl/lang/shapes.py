@@ -39,7 +39,11 @@ def as_shape(shape: object, what: str) -> tuple[int, ...]:
     given = shape if isinstance(shape, Iterable) and not isinstance(shape, Tile) else (shape,)
     extents = tuple(as_extent(x, what) for x in given)
     if any(extent < 0 for extent in extents):
-        raise fault(ShapeMismatch, f"{what}: extents are not negative, got {extents}")
+        raise fault(
+            ShapeMismatch,
+            f"{what}: extents are not negative, got {extents}",
+            help="an extent is a number of elements; -1 stands in `reshape` only",
+        )
     return extents
 
 
@@ -58,7 +62,9 @@ def normalized_axes(axis: object, rank: int, what: str) -> tuple[int, ...]:
             )
     unique = sorted({a % rank for a in axes})
     if len(unique) != len(axes):
-        raise fault(ShapeMismatch, f"{what}: an axis is given twice in {axis}")
+        raise fault(
+            ShapeMismatch, f"{what}: an axis is given twice in {axis}", help="name each axis once"
+        )
     return tuple(unique)
 
 
@@ -67,21 +73,30 @@ def full(shape: object, value: object, dtype: object = None) -> Tile:
 
     The value is a number or a scalar; without `dtype` the tile has that of the value.
     """
-    operand = as_operand(value, "`full`")
+    return _full(shape, value, dtype, "`full`")
+
+
+def _full(shape: object, value: object, dtype: object, what: str) -> Tile:
+    operand = as_operand(value, what)
     if operand.shape:
-        raise fault(ShapeMismatch, f"`full` takes one value, got {operand}", *sources(operand))
-    wanted = operand.dtype if dtype is None else require_dtype(dtype, "`full`")
-    return Tile(placed(operand, wanted, as_shape(shape, "`full`")), dims=operand.dims)
+        raise fault(
+            ShapeMismatch,
+            f"{what} takes one value, got {operand}",
+            *sources(operand),
+            help="`broadcast_to(x, shape)` repeats a tile",
+        )
+    wanted = operand.dtype if dtype is None else require_dtype(dtype, what)
+    return Tile(placed(operand, wanted, as_shape(shape, what)), dims=operand.dims)
 
 
 def zeros(shape: object, dtype: object = None) -> Tile:
     """Return a tile of zeros; `dtype` is f32 if not given."""
-    return full(shape, 0.0 if dtype is None else 0, dtype)
+    return _full(shape, 0.0 if dtype is None else 0, dtype, "`zeros`")
 
 
 def ones(shape: object, dtype: object = None) -> Tile:
     """Return a tile of ones; `dtype` is f32 if not given."""
-    return full(shape, 1.0 if dtype is None else 1, dtype)
+    return _full(shape, 1.0 if dtype is None else 1, dtype, "`ones`")
 
 
 def arange(start: object, stop: object = None, step: object = 1, *, dtype: object = None) -> Tile:
@@ -92,7 +107,9 @@ def arange(start: object, stop: object = None, step: object = 1, *, dtype: objec
     given = (0, start, step) if stop is None else (start, stop, step)
     low, high, stride = (as_extent(x, "`arange`") for x in given)
     if stride == 0:
-        raise fault(TypeMismatch, "`arange` takes a step other than 0")
+        raise fault(
+            TypeMismatch, "`arange` takes a step other than 0", help="`full` repeats one number"
+        )
     numbers = range(low, high, stride)
     counted = iota((len(numbers),), 0)
     return _typed(low + counted * stride if (low, stride) != (0, 1) else counted, dtype, "`arange`")
@@ -137,6 +154,7 @@ def _permutation(given: object, tile: Tile) -> Sequence[int]:
             ShapeMismatch,
             f"`transpose` takes every axis of {tile} once, got {given}",
             *sources(tile),
+            help=f"`transpose(x, {tuple(range(tile.ndim))[::-1]})` reverses them",
         )
     return [a % tile.ndim for a in axes]
 
@@ -290,7 +308,10 @@ def _spelled_out(x: Tile, items: tuple[object, ...]) -> Iterable[object]:
     used = sum(item is not None and item is not Ellipsis for item in items)
     if used > x.ndim:
         raise fault(
-            BadWindow, f"{x} has {x.ndim} axes, indexed by {used}", *sources(x)
+            BadWindow,
+            f"{x} has {x.ndim} axes, indexed by {used}",
+            *sources(x),
+            help="one item an axis: an integer or a slice; `None` adds an axis",
         )
     if not any(item is Ellipsis for item in items):
         items = (*items, Ellipsis)
@@ -319,6 +340,7 @@ def _pick(x: Tile, picked: _Picked, item: object) -> None:
             BadWindow,
             f"index {number} is outside axis {axis} of {x}, which has extent {extent}",
             *sources(x),
+            help=f"indices go from 0 to {extent - 1}, or from -1 back to {-extent}",
         )
     picked.starts.append(number % extent)
     picked.sizes.append(1)
@@ -353,7 +375,12 @@ def _pick_slice(x: Tile, picked: _Picked, item: slice, axis: int) -> None:
                 help="slices of tiles lie inside; only windows of global arrays may cross an edge",
             )
     if item.step == 0:
-        raise fault(BadWindow, "the step of a slice is not 0", *sources(x))
+        raise fault(
+            BadWindow,
+            "the step of a slice is not 0",
+            *sources(x),
+            help="`t[::2]` takes every second element, `t[::-1]` turns the axis",
+        )
     chosen = range(*item.indices(extent))
     picked.new_axes[axis] = len(picked.shape)
     picked.shape.append(len(chosen))

@@ -40,7 +40,11 @@ class Barrier:
                 help="count the arrives and copies that complete one phase",
             )
         if self.count < 1:
-            raise fault(TypeMismatch, f"`Barrier` takes 1 barrier or more, got {self.count}")
+            raise fault(
+                TypeMismatch,
+                f"`Barrier` takes 1 barrier or more, got {self.count}",
+                help="one for each slot of the buffer that it guards",
+            )
         if orders_tensor_core:
             raise fault(
                 UnsupportedFeature,

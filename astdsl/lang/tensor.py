@@ -52,6 +52,7 @@ def dot(
     _refuse_options(acc, {"precision": precision, "a_scale": a_scale, "b_scale": b_scale})
     left, right = settle(a, "`@`"), settle(b, "`@`")
     _require_ranks(left, right)
+    dtypes = _operand_dtypes(left, right)
     is_row, is_column = left.ndim == 1, right.ndim == 1
     rows = index(left, (None,)) if is_row else left
     columns = index(right, (slice(None), None)) if is_column else right
@@ -63,7 +64,7 @@ def dot(
             note=f"{left} @ {right}",
             help="the last axis of the left operand is the first of the right one; `.T` turns one",
         )
-    product = _product(rows, columns)
+    product = _product(rows, columns, dtypes)
     return index(product, (*([0] if is_row else []), ..., *([0] if is_column else [])))
 
 
@@ -101,8 +102,7 @@ def _require_ranks(a: Tile, b: Tile) -> None:
             )
 
 
-def _product(a: Tile, b: Tile) -> Tile:
-    dtypes = _operand_dtypes(a, b)
+def _product(a: Tile, b: Tile, dtypes: tuple[DType, DType]) -> Tile:
     pairs = {
         "a": {replace(h, axis=0): s for h, s in a.edges.outside.items() if h.axis == 1},
         "b": {h: s for h, s in b.edges.outside.items() if h.axis == 0},

@@ -35,10 +35,11 @@ from astdsl.ir.dtypes import (
     i64,
     u8,
 )  # fmt: skip
-from astdsl.lang.ragged import FINITE, NO_EDGES, PLAIN, Edges
+from astdsl.lang.ragged import FINITE, NO_EDGES, PLAIN, REPEATED, ZERO, Edges
 from astdsl.lang.symbolic import ANY_INDEX, Bounds, Dims, Form
 from astdsl.lang.tracing import NeedsConstant, fault
 
+ATTRIBUTES = ("shape", "dtype", "ndim", "size", "T")
 INT32: Bounds = (-(2**31), 2**31 - 1)
 METHODS: dict[str, Callable[..., Any]] = {}
 AnyFunction = TypeVar("AnyFunction", bound=Callable[..., Any])
@@ -118,7 +119,8 @@ class Tile:
         return self._do("transpose")
 
     def __repr__(self) -> str:
-        return f"{self.dtype.name}[{'x'.join(map(str, self.shape))}]"
+        dims = f"[{'x'.join(map(str, self.shape))}]" if self.shape else ""
+        return f"{self.dtype.name}{dims}"
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
@@ -130,7 +132,8 @@ class Tile:
             UnknownAttribute,
             f"a tile has no attribute `{name}`",
             (self.value, f"{self} comes from here"),
-            help=did_you_mean(name, [*methods, "T", "shape", "dtype", "ndim", "size"]),
+            help=did_you_mean(name, [*methods, *ATTRIBUTES])
+            or f"it has {', '.join([*ATTRIBUTES, *methods])}",
         )
 
     def _do(self, name: str, *others: object) -> Tile:
@@ -319,10 +322,10 @@ class Tile:
         refuse_library_function("np.asarray", "full")
 
     def __bool__(self) -> bool:  # noqa: PLE0304  (these three never return)
-        refuse_as_constant(self, "a bool", "an `if` on it in the kernel's own text works")
+        refuse_as_constant(self, "a bool", "an `if` statement of the kernel takes it")
 
     def __index__(self) -> int:  # noqa: PLE0305
-        refuse_as_constant(self, "a Python integer", "`take(t, i, axis)` indexes by kernel values")
+        refuse_as_constant(self, "a Python integer", "`ref[i]` takes kernel integers")
 
     def __int__(self) -> int:
         refuse_as_constant(self, "a Python integer", "`x.astype(i32)` converts in the kernel")
@@ -437,9 +440,13 @@ def settled_dtype(x: Operand) -> DType:
     return f32 if x.kind == FLOAT else boolean
 
 
-def plain_state(x: Operand) -> str:
-    """Say what an operand holds where it has no edge."""
-    return PLAIN if isinstance(x, Tile) or x.number == 0 or not np.isfinite(x.number) else FINITE
+def plain_state(x: Operand, shape: tuple[int, ...]) -> str:
+    """Say what an operand of a result of `shape` holds where it has no edge."""
+    if isinstance(x, Tile):
+        return PLAIN if x.shape == shape else REPEATED
+    if x.number == 0:
+        return ZERO
+    return FINITE if np.isfinite(x.number) else REPEATED
 
 
 def as_operand(x: object, what: str) -> Operand:

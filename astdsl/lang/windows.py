@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from astdsl.errors import BadWindow, UnsupportedFeature
+from astdsl.errors import BadWindow, KernelError, UnsupportedFeature
 from astdsl.lang.indices import as_index, form_of, index_value, plus, times, weak_integer
 from astdsl.lang.shapes import as_extent
 from astdsl.lang.symbolic import Form
@@ -47,7 +47,7 @@ def ds(start: object, size: object, step: object = 1) -> Window:
     """
     extent, stride = as_extent(size, "the size of `ds`"), as_extent(step, "the step of `ds`")
     if extent < 0:
-        raise fault(BadWindow, f"`ds` takes a size of 0 or more, got {extent}")
+        raise _negative_size("ds", extent)
     _require_positive_step(stride)
     return Window(as_index(start, "the start of `ds`"), extent, stride)
 
@@ -56,8 +56,16 @@ def tile(i: object, size: object) -> Window:
     """Return block `i` of `size` elements: `ds(i * size, size)`, computed without wrapping."""
     extent = as_extent(size, "the size of `tile`")
     if extent < 0:
-        raise fault(BadWindow, f"`tile` takes a size of 0 or more, got {extent}")
+        raise _negative_size("tile", extent)
     return Window(times(as_index(i, "the index of `tile`"), extent), extent)
+
+
+def _negative_size(function: str, size: int) -> KernelError:
+    return fault(
+        BadWindow,
+        f"`{function}` takes a size of 0 or more, got {size}",
+        help="the start may be negative, the size is a number of elements",
+    )
 
 
 def _require_positive_step(step: int) -> None:
@@ -140,7 +148,11 @@ def _slice_window(item: slice, extent: Form, whole: int | None, name: str) -> Sp
     if size is None:
         raise _runtime_extent(length, name)
     if size < 0:
-        raise fault(BadWindow, f"a window of `{name}` ends {-size} elements before it starts")
+        raise fault(
+            BadWindow,
+            f"a window of `{name}` ends {-size} elements before it starts",
+            help="`lo:hi` holds hi - lo elements",
+        )
     return Span1D(start, -(-size // step), step)
 
 
