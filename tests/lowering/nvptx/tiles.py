@@ -87,7 +87,8 @@ def bits_of(x: Array) -> Array:
     """Return the bits of an array as integers, one pattern for every NaN."""
     x = np.array(x)
     if x.dtype.kind not in "biu":
-        x = np.where(x != x, np.array(np.nan, x.dtype), x)
+        with np.errstate(invalid="ignore"):  # ml_dtypes warns of NaN
+            x = np.where(x != x, np.array(np.nan, x.dtype), x)
     return x.reshape(-1).view(f"u{x.dtype.itemsize}").reshape(x.shape)
 
 
@@ -139,7 +140,11 @@ def _compiled(
     inference.block(block)
     module = Module()
     names = [f"p{k}" for k in range(len(tiles.inputs) + len(tiles.results))]
-    parameters = [Parameter.array(name) for name in names]
+    # Of a pointer that it knows to be aligned, LLVM also reads what lies between and behind.
+    parameters = [
+        Parameter.array(name, align=value.tile.dtype.bytes)
+        for name, value in zip(names, (*tiles.inputs, *tiles.results), strict=True)
+    ]
     builder = module.kernel("k", parameters, LaunchBounds(threads=threads))
     plan = SharedPlan()
     emitter = Emitter(
