@@ -47,7 +47,14 @@ SEES = {
 LATE_TABLES = {"astdsl.backend": {"lowering"}, "astdsl.runtime.devices": {"emulator"}}
 
 # Registries: filled by decorators at import, then closed; the current trace; the chosen device.
-REGISTRIES = {"astdsl.emulator.isa.ROWS", "astdsl.ir.evaluate.table.EVALUATORS"}
+REGISTRIES = {
+    "astdsl.emulator.isa.ROWS",
+    "astdsl.ir.evaluate.table.EVALUATORS",
+    "astdsl.lowering.layout.inference._RULES",
+    "astdsl.lowering.nvptx.function.STATEMENTS",
+    "astdsl.lowering.nvptx.function.TILES",
+    "astdsl.lowering.schedule.block._HANDLERS",
+}
 CONTEXT_VARIABLES = {"astdsl.lang.tracing", "astdsl.runtime.devices"}
 
 RICH_ROOM = "astdsl.cli.render"

@@ -10,7 +10,7 @@ layout a use asks for, since that costs next to nothing (constants, index tiles,
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from astdsl.ir import ops
 from astdsl.ir.core import Block, Op, Value
@@ -34,7 +34,7 @@ class _Free:
 
 FREE: Final = _Free()
 Placement: TypeAlias = Layout | _Free
-Rule: TypeAlias = Callable[["Inference", Op], None]
+Rule: TypeAlias = Callable[["Inference", Any], None]
 _RULES: dict[type[Op], Rule] = {}
 
 

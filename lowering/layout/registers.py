@@ -100,8 +100,10 @@ class Layout:
         return self._renamed(shape, place)
 
     def without(self, axes: Iterable[int]) -> Layout:
-        """Return the layout of a tile without `axes`, where each element is held by every
-        thread that holds some element of this tile with the same other coordinates.
+        """Return the layout of a tile without `axes`.
+
+        Each element is held by every thread that holds some element of this tile with the same
+        other coordinates.
         """
         dropped = set(axes)
         kept = [a for a in range(len(self.shape)) if a not in dropped]

@@ -112,7 +112,7 @@ class GlobalWindow:
         if extent is None or not start.is_constant:
             return False
         last = start.constant + (self.op.sizes[axis] - 1) * self.op.steps[axis]
-        return 0 <= min(start.constant, last) and max(start.constant, last) < extent
+        return min(start.constant, last) >= 0 and max(start.constant, last) < extent
 
     def _thread_part(self, axis: int) -> LV:
         base = self.emitter.coordinate_base(self.layout, self.tile_axis[axis])

@@ -67,12 +67,17 @@ STATEMENTS: dict[type[Op], StatementRule] = {}
 TILES: dict[type[Op], TileRule] = {}
 
 
+def lowered_kinds() -> frozenset[type[Op]]:
+    """Return the operations that have a rule."""
+    return frozenset((*STATEMENTS, *TILES))
+
+
 def lowers(*kinds: type[Op]) -> Callable[[StatementRule], StatementRule]:
     """Register the rule of operations that act, or have more than one result."""
 
     def register(rule: StatementRule) -> StatementRule:
         for kind in kinds:
-            assert kind not in STATEMENTS and kind not in TILES, f"two rules for {kind.__name__}"
+            assert kind not in lowered_kinds(), f"two rules for {kind.__name__}"
             STATEMENTS[kind] = rule
         return rule
 
@@ -84,7 +89,7 @@ def lowers_tile(*kinds: type[Op]) -> Callable[[TileRule], TileRule]:
 
     def register(rule: TileRule) -> TileRule:
         for kind in kinds:
-            assert kind not in STATEMENTS and kind not in TILES, f"two rules for {kind.__name__}"
+            assert kind not in lowered_kinds(), f"two rules for {kind.__name__}"
             TILES[kind] = rule
         return rule
 
@@ -199,7 +204,8 @@ class Emitter:
     def scalar(self, value: Value) -> LV:
         """Return the one register of a scalar."""
         placement = self.placements[value]
-        assert value.tile.shape == () and isinstance(placement, Layout), f"{value} is no scalar"
+        assert value.tile.shape == (), f"{value} is no scalar"
+        assert isinstance(placement, Layout), f"{value} has no place"
         (register,) = self.get(value, placement)
         return register
 

@@ -32,67 +32,67 @@ class Maker:
         return op
 
     def number(self, value: int, kind: TileType = INDEX) -> Value:
-        """A constant."""
+        """Write a constant."""
         return self.add_op(ops.Constant(span=self.span, value=value, type=kind)).result
 
     def binary(self, kind: type[ops.Binary], x: Value, y: Value) -> Value:
-        """An arithmetic operation."""
+        """Write an arithmetic operation."""
         return self.add_op(kind(span=self.span, x=x, y=y)).result
 
     def add(self, x: Value, y: Value) -> Value:
-        """`x + y`."""
+        """Write `x + y`."""
         return self.binary(ops.Add, x, y)
 
     def subtract(self, x: Value, y: Value) -> Value:
-        """`x - y`."""
+        """Write `x - y`."""
         return self.binary(ops.Subtract, x, y)
 
     def multiply(self, x: Value, y: Value) -> Value:
-        """`x * y`."""
+        """Write `x * y`."""
         return self.binary(ops.Multiply, x, y)
 
     def divide(self, x: Value, y: Value) -> Value:
-        """`x // y`."""
+        """Write `x // y`."""
         return self.binary(ops.FloorDivide, x, y)
 
     def remainder(self, x: Value, y: Value) -> Value:
-        """`x % y`."""
+        """Write `x % y`."""
         return self.binary(ops.Remainder, x, y)
 
     def minimum(self, x: Value, y: Value) -> Value:
-        """The smaller."""
+        """Write the smaller of two."""
         return self.binary(ops.Minimum, x, y)
 
     def maximum(self, x: Value, y: Value) -> Value:
-        """The larger."""
+        """Write the larger of two."""
         return self.binary(ops.Maximum, x, y)
 
     def compare(self, predicate: str, x: Value, y: Value) -> Value:
-        """A condition."""
+        """Write a comparison."""
         op = ops.Compare(span=self.span, x=x, y=y, predicate=predicate)
         return self.add_op(op).result
 
     def true(self) -> Value:
-        """The condition that always holds."""
+        """Write the condition that always holds."""
         return self.number(True, scalar(boolean))
 
     def to_i32(self, x: Value) -> Value:
-        """`x` as i32."""
+        """Write `x` as i32."""
         return self.add_op(ops.Cast(span=self.span, x=x, dtype=i32)).result
 
     def to_index(self, x: Value) -> Value:
-        """`x` as i64."""
+        """Write `x` as i64."""
         return self.add_op(ops.Cast(span=self.span, x=x, dtype=i64)).result
 
     def trip_count(self, low: Value, high: Value, step: Value) -> Value:
-        """`len(range(low, high, step))`: `max(0, ceil((high - low) / step))` for either sign."""
+        """Write `len(range(low, high, step))`: `max(0, ceil((high - low) / step))`, any sign."""
         distance = self.subtract(high, low)
         negated = self.add_op(ops.Negate(span=self.span, x=distance)).result
         quotient = self.divide(negated, step)
         count = self.add_op(ops.Negate(span=self.span, x=quotient)).result
         return self.maximum(count, self.number(0))
 
-    def when(self, condition: Value, write: Callable[[Maker], None]) -> None:
+    def when(self, condition: Value, write: Callable[[Maker], object]) -> None:
         """Do what `write` writes where `condition` holds."""
         then, otherwise = Maker(self.span), Maker(self.span)
         write(then)

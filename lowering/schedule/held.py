@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from astdsl.ir import dtypes, ops
 from astdsl.ir.core import INOUT, Block, Module, Op, Value, walk
@@ -27,9 +28,7 @@ from astdsl.lowering.windows import Forms
 
 def hold_outputs(launch: ops.Launch, module: Module) -> ops.Launch:
     """Return the launch with revisited output windows carried as tiles."""
-    starts_unwritten = {
-        p.value for p in module.params if p.role != INOUT and p.initial is None
-    }
+    starts_unwritten = {p.value for p in module.params if p.role != INOUT and p.initial is None}
     forms = Forms(launch.body)
 
     def change(region: Block) -> Block:
@@ -131,7 +130,7 @@ class _Holder:
         tile, written = self._enter(maker, starts)
         tile, written = self._ops(maker, region.ops[first : last + 1], tile, written)
         maker.span = self.window.pattern.span
-        maker.when(written, lambda then: then.add_op(self._store(starts, tile)) and None)
+        maker.when(written, lambda then: then.add_op(self._store(starts, tile)))
         for op in region.ops[last + 1 :]:
             maker.add_op(clone_op(op, self.values))
         return Block(args=region.args, ops=tuple(maker.ops))
@@ -158,13 +157,13 @@ class _Holder:
         tile.hint = f"{pattern.ref.hint}_held"
         return tile, maker.number(False, scalar(dtypes.boolean))
 
-    def _fields(self, starts: tuple[Value, ...]) -> dict[str, object]:
+    def _fields(self, starts: tuple[Value, ...]) -> dict[str, Any]:
         pattern = self.window.pattern
         kept = {n: getattr(pattern, n) for n in ("span", "ref", "sizes", "steps", "kept")}
         return kept | {"starts": starts}
 
     def _store(self, starts: tuple[Value, ...], tile: Value) -> ops.Store:
-        return ops.Store(**self._fields(starts), value=tile)  # type: ignore[arg-type]
+        return ops.Store(**self._fields(starts), value=tile)
 
     def _ops(
         self, maker: Maker, program: Sequence[Op], tile: Value, written: Value
@@ -181,9 +180,7 @@ class _Holder:
                 tile, written = self._branches(maker, op, tile, written)
         return tile, written
 
-    def _access(
-        self, maker: Maker, op: Op, tile: Value, written: Value
-    ) -> tuple[Value, Value]:
+    def _access(self, maker: Maker, op: Op, tile: Value, written: Value) -> tuple[Value, Value]:
         if isinstance(op, ops.Load):
             self.values[op.result] = tile
             return tile, written
@@ -199,9 +196,7 @@ class _Holder:
         passed = [self.values.get(v, v) for v in ops.yielded(region)]
         return inner.block([*passed, *left], args)
 
-    def _branches(
-        self, maker: Maker, op: Op, tile: Value, written: Value
-    ) -> tuple[Value, Value]:
+    def _branches(self, maker: Maker, op: Op, tile: Value, written: Value) -> tuple[Value, Value]:
         new = map_regions(op, lambda region: self._region(region, tile, written))
         new = _with_operands(new, self.values)
         return self._results(maker, op, new)
@@ -212,9 +207,7 @@ class _Holder:
         tile.hint = f"{self.window.pattern.ref.hint}_held"
         return tile, written
 
-    def _loop(
-        self, maker: Maker, op: ops.Loop, tile: Value, written: Value
-    ) -> tuple[Value, Value]:
+    def _loop(self, maker: Maker, op: ops.Loop, tile: Value, written: Value) -> tuple[Value, Value]:
         initial = (*(self.values.get(v, v) for v in op.initial), tile, written)
 
         def change(region: Block) -> Block:

@@ -150,8 +150,9 @@ def _depth(access: _Access, forms: Forms) -> int:
 
 
 def _is_written(access: _Access, scope: Block, first: Iterable[_Axis], forms: Forms) -> bool:
-    """Whether the window is written on every way to the read, with the `first` axes at their
-    first value.
+    """Whether the window is written on every way to the read.
+
+    The `first` axes have their first value.
     """
     decider = Decider(forms, {a.index: forms[a.low] for a in first})
     path = _Path(access.op, decider)

@@ -16,11 +16,11 @@ product in flight is a reader until it has been waited for.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from astdsl.ir import ops
-from astdsl.ir.core import Value
+from astdsl.ir.core import Block, Value
 from astdsl.ir.types import GMEM
 from astdsl.lowering.schedule.accumulation import Accumulation, accumulations, begin, finish
 from astdsl.lowering.schedule.block import BlockScheduler, LoopFrame, Slot, inside, schedules
@@ -70,7 +70,7 @@ class _Expansion:
         # What stands for the values outside, before the walk of the body adds its own.
         self.outside = dict(scheduler.values)
         self.rank = len(op.lows)
-        self.loads = [load for load in op.body.ops if self._is_staged(load)]
+        self.loads = [load for load in _loads(op.body) if self._is_staged(load)]
         self.products: list[Accumulation] = accumulations(scheduler, op)
         maker = scheduler.maker
         bounds = zip(*map(scheduler.each, (op.lows, op.highs, op.steps)), strict=True)
@@ -81,9 +81,9 @@ class _Expansion:
             self.total = maker.multiply(self.total, count)
         self.total.hint = "steps"
 
-    def _is_staged(self, op: object) -> bool:
+    def _is_staged(self, op: ops.Load) -> bool:
         """Whether a load is issued ahead: nothing in an unfinished step can change its window."""
-        if not isinstance(op, ops.Load) or not is_unchanging(self.scheduler, op):
+        if not is_unchanging(self.scheduler, op):
             return False
         indices = set(self.op.body.args[: self.rank])
         sources = set().union(*map(self.scheduler.forms.sources, op.starts))
@@ -311,6 +311,10 @@ class _Expansion:
         values = _phase(maker, "epilogue", phase, read)
         for product, value in zip(self.products, values, strict=True):
             self.scheduler.values[self.op.results[product.position]] = value
+
+
+def _loads(block: Block) -> Iterator[ops.Load]:
+    return (op for op in block.ops if isinstance(op, ops.Load))
 
 
 def _phase(maker: Maker, name: str, body: Maker, values: Sequence[Value]) -> tuple[Value, ...]:

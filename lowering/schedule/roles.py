@@ -6,9 +6,11 @@ where it multiplies matrices, each warpgroup has whole 64-row parts of every acc
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from astdsl.errors import TileTooLarge
 from astdsl.ir import ops
-from astdsl.ir.core import Block, Op, walk
+from astdsl.ir.core import Block, Op, Value, walk
 from astdsl.ir.types import TileType
 from astdsl.lowering.layout.inference import FREE_KINDS
 from astdsl.lowering.products import WGMMA_ROWS
@@ -23,13 +25,8 @@ _REGISTER_BITS = 32
 
 def choose_warpgroups(body: Block, target: Target) -> int:
     """Return the number of warpgroups of a block; refuse a tile that no number can hold."""
-    largest, registers = None, 0
-    for op in walk(body):
-        for value in op.results:
-            if isinstance(value.type, TileType) and not isinstance(op, FREE_KINDS):
-                needed = _registers(value.type, target)
-                if needed > registers:
-                    largest, registers = op, needed
+    sizes = [(op, _registers(v.tile, target)) for op, v in _held(body)]
+    largest, registers = max(sizes, key=lambda size: size[1], default=(None, 0))
     dots = [op for op in walk(body) if isinstance(op, ops.Dot)]
     limit = TILE_REGISTERS if dots else COMFORTABLE_REGISTERS
     groups = 1
@@ -38,6 +35,13 @@ def choose_warpgroups(body: Block, target: Target) -> int:
     if largest is not None and registers > TILE_REGISTERS * groups:
         raise _too_large(largest, registers, groups)
     return groups
+
+
+def _held(body: Block) -> Iterator[tuple[Op, Value]]:
+    """Yield the tiles that take registers, each with its operation."""
+    for op in walk(body):
+        if not isinstance(op, FREE_KINDS):
+            yield from ((op, v) for v in op.results if isinstance(v.type, TileType))
 
 
 def _registers(tile: TileType, target: Target) -> int:

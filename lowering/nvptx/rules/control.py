@@ -79,7 +79,7 @@ def _if(emitter: Emitter, op: ops.If) -> None:
 
 @lowers(ops.Yield)
 def _yield(emitter: Emitter, op: ops.Yield) -> None:
-    """The operation that owns the region reads what is yielded."""
+    """Write nothing: the operation that owns the region reads what is yielded."""
 
 
 @lowers(ops.Phase)
@@ -119,7 +119,7 @@ class _LoopFrame:
 def _for(emitter: Emitter, op: ops.For) -> None:
     builder = emitter.builder
     low, high, step = (emitter.scalar(v) for v in (op.low, op.high, op.step))
-    index, *carried = op.body.args
+    carried = op.body.args[1:]
     initial = _leaving(emitter, op.initial, carried)
     frame = _LoopFrame(emitter, op.body.args, [low, *initial])
     registers = [phi.value for phi in frame.phis]

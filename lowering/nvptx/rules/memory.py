@@ -216,7 +216,7 @@ def _store_guarded(
 
 @lowers(ops.AllocSmem)
 def _alloc_smem(emitter: Emitter, op: ops.AllocSmem) -> None:
-    """The shared-memory plan placed it before the walk."""
+    """Write nothing: the shared-memory plan placed it before the walk."""
 
 
 def _each_piece(
@@ -290,7 +290,7 @@ def _commit_group(emitter: Emitter, op: ops.CommitGroup) -> None:
 
 @lowers(ops.WaitGroup)
 def _wait_group(emitter: Emitter, op: ops.WaitGroup) -> None:
-    """The thread that issues copies waits for its groups; then everybody may go on."""
+    """Let the thread that issues copies wait for its groups, then let everybody go on."""
     with emitter.builder.guarded(emitter.is_first_thread(), "wait"):
         emitter.builder.asm(copies.bulk_wait(op.pending, read=op.read_only))
     emitter.synchronise()

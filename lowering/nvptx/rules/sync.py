@@ -15,7 +15,7 @@ from astdsl.lowering.nvptx.rules.memory import barrier_address
 
 @lowers(ops.AllocBarrier)
 def _alloc_barrier(emitter: Emitter, op: ops.AllocBarrier) -> None:
-    """The entry of the kernel initialised it, before anything could use it."""
+    """Write nothing: the entry of the kernel initialised it, before anything could use it."""
 
 
 @lowers(ops.BarrierArrive)

@@ -6,6 +6,7 @@ of tensor memory (tcgen05); in both, one product is one group that a wait counts
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 
 from astdsl.ir import ops
@@ -110,9 +111,11 @@ class _Operands:
         self.a_address = _slot_address(emitter, op.a, op.a_slot)
         self.b_address = _slot_address(emitter, op.b, op.b_slot)
 
-    def steps(self) -> range:
-        """The places along k at which an instruction begins."""
-        return range(0, self.depth, K_PER_PRODUCT)
+    def instructions(self, blocks: int, columns: int) -> Iterator[tuple[int, int, int, int]]:
+        """Yield (block of rows, first column, columns, first k) of each instruction."""
+        depths = range(0, self.depth, K_PER_PRODUCT)
+        for block, part, k in itertools.product(range(blocks), _column_parts(columns), depths):
+            yield block, *part, k
 
 
 def _slot_address(emitter: Emitter, buffer: Value, slot: Sequence[Value]) -> LV:
@@ -135,24 +138,20 @@ def _multiply_wgmma(emitter: Emitter, op: ops.MatrixMultiply) -> None:
         a = builder.add(a, builder.cast("zext", move, "i64"))
     b = builder.add(operands.b_address, i64(operands.b.wgmma()))
     accumulate = emitter.scalar(op.accumulate)
-    variables = emitter.extra[op.accumulator]
     builder.asm(wgmma.FENCE)
-    for block in range(blocks):
-        for first, width in _column_parts(columns):
-            start = (block * columns + first) // 2
-            row = wgmma.mma(
-                width,
-                operands.dtype.name,
-                transpose_a=not operands.a.is_k_major,
-                transpose_b=not operands.b.is_k_major,
-            )
-            held = variables[start : start + width // 2]
-            for k in operands.steps():
-                a_here = builder.add(a, i64(operands.a.units(block * WGMMA_ROWS, k)))
-                b_here = builder.add(b, i64(operands.b.units(first, k)))
-                scale = i1(True) if k else accumulate
-                made = builder.asm(row, *_held(emitter, held), a_here, b_here, scale)
-                _keep(emitter, held, made)
+    for block, first, width, k in operands.instructions(blocks, columns):
+        start = (block * columns + first) // 2
+        held = emitter.extra[op.accumulator][start : start + width // 2]
+        row = wgmma.mma(
+            width,
+            operands.dtype.name,
+            transpose_a=not operands.a.is_k_major,
+            transpose_b=not operands.b.is_k_major,
+        )
+        a_here = builder.add(a, i64(operands.a.units(block * WGMMA_ROWS, k)))
+        b_here = builder.add(b, i64(operands.b.units(first, k)))
+        scale = i1(True) if k else accumulate
+        _keep(emitter, held, builder.asm(row, *_held(emitter, held), a_here, b_here, scale))
     builder.asm(wgmma.COMMIT)
 
 
@@ -165,20 +164,18 @@ def _multiply_tcgen05(emitter: Emitter, op: ops.MatrixMultiply) -> None:
     b = builder.add(operands.b_address, i64(operands.b.tcgen05()))
     with builder.guarded(emitter.is_first_thread(), "issue"):
         builder.asm(tcgen05.FENCE_AFTER)
-        for block in range(-(-rows // TCGEN05_ROWS)):
-            for first, width in _column_parts(columns):
-                instruction = tcgen05_instruction(
-                    operands.dtype,
-                    TCGEN05_ROWS,
-                    width,
-                    a_is_k_major=operands.a.is_k_major,
-                    b_is_k_major=operands.b.is_k_major,
-                )
-                place = builder.add(address, i32(block * columns + first))
-                for k in operands.steps():
-                    a_here = builder.add(a, i64(operands.a.units(block * TCGEN05_ROWS, k)))
-                    b_here = builder.add(b, i64(operands.b.units(first, k)))
-                    scale = i1(True) if k else accumulate
-                    builder.asm(tcgen05.MMA_F16, place, a_here, b_here, i32(instruction), scale)
+        for block, first, width, k in operands.instructions(-(-rows // TCGEN05_ROWS), columns):
+            instruction = tcgen05_instruction(
+                operands.dtype,
+                TCGEN05_ROWS,
+                width,
+                a_is_k_major=operands.a.is_k_major,
+                b_is_k_major=operands.b.is_k_major,
+            )
+            place = builder.add(address, i32(block * columns + first))
+            a_here = builder.add(a, i64(operands.a.units(block * TCGEN05_ROWS, k)))
+            b_here = builder.add(b, i64(operands.b.units(first, k)))
+            scale = i1(True) if k else accumulate
+            builder.asm(tcgen05.MMA_F16, place, a_here, b_here, i32(instruction), scale)
         tensor_memory.commit(emitter)
     tensor_memory.count_product(emitter)
