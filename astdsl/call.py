@@ -15,6 +15,7 @@ from astdsl.compile import Program, Request, RequestedArgument
 from astdsl.frontend.binding import Bound, bind, scalar_converter, scalar_dtype
 from astdsl.frontend.dims import Fitted, fit
 from astdsl.frontend.signature import Parameter, Signature
+from astdsl.ir.dtypes import DType
 from astdsl.runtime.arrays import ArrayView, Where, check_written, view_of
 from astdsl.runtime.artifact import Artifact
 from astdsl.runtime.classes import Geometry, geometry_of
@@ -97,9 +98,20 @@ def resolve(callee: Callee, args: Sequence[Any], kwargs: Mapping[str, Any]) -> C
 
 
 def _geometry(name: str, views: Mapping[str, ArrayView], fitted: Fitted) -> Geometry:
-    if name in views:
-        return geometry_of(views[name])
-    shape, dtype = fitted.shapes[name], fitted.dtypes[name]
+    """Return the geometry that the kernel sees: the argument's own, or that of a new array."""
+    view = views.get(name)
+    if view is None:
+        return new_geometry(fitted.shapes[name], fitted.dtypes[name])
+    return new_geometry(view.shape, view.dtype) if _is_staged(view) else geometry_of(view)
+
+
+def _is_staged(view: ArrayView) -> bool:
+    """Whether elements lie across their natural alignment, which no load of the GPU takes."""
+    return view.address % view.dtype.bytes != 0
+
+
+def new_geometry(shape: tuple[int, ...], dtype: DType) -> Geometry:
+    """Return the geometry of an array that is allocated for a launch."""
     return Geometry(shape, row_major(shape), dtype, NEW_ARRAY_ALIGN_BYTES)
 
 
@@ -130,7 +142,11 @@ def _arguments(
         elif given.get(p.name, p) is not None:
             geometry = _geometry(p.name, views, fitted)
             dtype, initial = fitted.dtypes[p.name], p.spec.initial
-            found.append(Argument(where(p), source, p.spec.role, dtype, geometry, initial))
+            view = views.get(p.name)
+            staged = geometry_of(view) if view is not None and _is_staged(view) else None
+            found.append(
+                Argument(where(p), source, p.spec.role, dtype, geometry, initial, staged=staged)
+            )
     return found
 
 

@@ -130,6 +130,7 @@ class Lowered:
             else:
                 dims = " ".join(map(str, argument.geometry.shape))
                 words = classify(argument.geometry).words()
+                words += "; copied, its elements are not aligned" if argument.staged else ""
                 yield f"  {argument.where.name}: {argument.dtype} {dims}; {words}"
         yield from self._constants()
         yield f"blocks: {self._blocks()} of {compiled.plan.threads} threads"

@@ -255,6 +255,22 @@ def test_arguments_of_any_strides_give_the_same(device: str, how: str) -> None:
 
 
 @pytest.mark.parametrize("device", ["reference", "emulator"])
+def test_arrays_whose_elements_are_not_aligned_are_copied(device: str) -> None:
+    def shifted(like: Array) -> Array:
+        raw = np.full(like.nbytes + 16, 255, np.uint8)
+        moved = raw[1 : 1 + like.nbytes].view(np.float32).reshape(like.shape)
+        moved[...] = like
+        return moved
+
+    x, y = arrays(20, 33)
+    o = shifted(np.zeros_like(x))
+    add = add_of()
+    assert add.on(device)(shifted(x), y, o) is o
+    np.testing.assert_array_equal(o, x + y)
+    assert "copied, its elements are not aligned" in add.lower(shifted(x), y).explain()
+
+
+@pytest.mark.parametrize("device", ["reference", "emulator"])
 def test_an_expanded_argument_reads_its_one_row(device: str) -> None:
     x, y = arrays(20, 36)
     row = np.broadcast_to(x[3], x.shape)

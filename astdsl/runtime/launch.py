@@ -78,7 +78,9 @@ def describe(
 class Argument:
     """What a module's parameter is bound to: an array of a geometry, or a scalar.
 
-    `source` is the position among the call's objects, allocated outputs last.
+    `source` is the position among the call's objects, allocated outputs last. An array whose
+    elements are not aligned is `staged`: the kernel gets an aligned copy, of `geometry`, and what
+    it writes is copied back.
     """
 
     where: Where
@@ -88,6 +90,7 @@ class Argument:
     geometry: Geometry | None = None
     initial: float | int | bool | None = None
     convert: Callable[[Any], Any] | None = None
+    staged: Geometry | None = None
 
     @property
     def is_written(self) -> bool:
@@ -97,7 +100,7 @@ class Argument:
     @property
     def offsets(self) -> tuple[int, int]:
         """The bytes that the argument takes, from its address on; none for a scalar."""
-        g = self.geometry
+        g = self.staged or self.geometry
         return (0, 0) if g is None else byte_offsets(g.shape, g.strides, g.dtype.bytes)
 
 
@@ -131,6 +134,7 @@ class Launch:
     __slots__ = (
         "_aliases", "_allocations", "_arguments", "_checks", "_conversions", "_defaults",
         "_extends", "_filled", "_grid", "_launcher", "_order", "_outputs", "_shapes",
+        "_staged",
     )  # fmt: skip
 
     def __init__(
@@ -161,6 +165,7 @@ class Launch:
         self._shapes = tuple(a.geometry.shape if a.geometry else () for a in arguments)
         self._conversions = [(i, a.convert) for i, a in enumerate(arguments) if a.convert]
         self._filled = [(i, a.initial) for i, a in enumerate(arguments) if a.initial is not None]
+        self._staged = [(i, a) for i, a in enumerate(arguments) if a.staged]
         self._aliases = tuple(_pairs_to_compare(arguments, passed))
         self._checks = tuple(self._open_checks(plan.checks if plan else ()))
         self._grid = self._settle(plan.grid if plan else 1)
@@ -185,7 +190,9 @@ class Launch:
         for position, initial in self._filled:
             array_of(ordered[position])[...] = initial
         grid = self._grid if type(self._grid) is int else self._count(values)
-        if grid > 0:
+        if grid > 0 and self._staged:
+            self._launch_staged(grid, values, ordered)
+        elif grid > 0:
             self._launcher(grid, values, ordered)
         return self._results(objects)
 
@@ -193,6 +200,16 @@ class Launch:
         if len(self._outputs) == 1:
             return objects[self._outputs[0]]
         return tuple(objects[o] for o in self._outputs) if self._outputs else None
+
+    def _launch_staged(self, grid: int, values: Sequence[Any], arrays: Sequence[Any]) -> None:
+        values, copies = list(values), list(arrays)
+        for position, argument in self._staged:
+            copies[position] = np.array(array_of(arrays[position]), order="C", copy=True)
+            (values[position],), _ = describe([copies[position]], [], [argument.where])
+        self._launcher(grid, values, copies)
+        for position, argument in self._staged:
+            if argument.is_written:
+                array_of(arrays[position])[...] = copies[position]
 
     def _extend(self, objects: list[Any], arrays: list[Any], values: list[Any]) -> None:
         objects += self._defaults
