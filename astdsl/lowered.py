@@ -17,6 +17,7 @@ from astdsl.errors import UnsupportedFeature
 from astdsl.ir import ops
 from astdsl.ir.core import Module, walk
 from astdsl.ir.passes import name_of, run_passes
+from astdsl.ir.launch import LaunchPlan
 from astdsl.ir.printer import print_module
 from astdsl.passes import STANDARD
 from astdsl.runtime.classes import classify
@@ -92,6 +93,11 @@ class Lowered:
     def ptx(self) -> str:
         """The PTX."""
         return self._program.compiled(self.target).ptx
+
+    @property
+    def plan(self) -> LaunchPlan:
+        """How the PTX is launched."""
+        return self._program.compiled(self.target).plan
 
     @property
     def cubin(self) -> bytes:

@@ -1,0 +1,70 @@
+"""Offsets past 2**31 are exact: arrays that are not there, but for the window that is touched."""
+
+from __future__ import annotations
+
+# Annotations of kernels are arrays, which a type checker takes for no types.
+# mypy: disable-error-code="valid-type,type-arg,name-defined,var-annotated"
+# mypy: disable-error-code="no-untyped-def,no-untyped-call"
+from typing import Any
+
+import numpy as np
+import pytest
+
+from astdsl import In, Out, ds, f32, i8, i64, kernel
+from astdsl.emulator.arguments import VirtualBuffer
+from astdsl.emulator.device import run
+from astdsl.ir.dtypes import DType
+from astdsl.ir.launch import DimSlot, PointerSlot, ScalarSlot, StrideSlot
+from astdsl.runtime.arrays import ArrayView
+
+BASE = 1 << 44
+
+
+@kernel
+def pick(x: In["M N"], o: Out["4 16"], i: i64 = 0, j: i64 = 0):
+    o[...] = x[ds(i, 4), ds(j, 16)]
+
+
+def picked(shape: tuple[int, int], strides: tuple[int, int], dtype: DType, i: int, j: int) -> Any:
+    """Run `pick` on an array of which only the window at (i, j) has memory."""
+    x = ArrayView(BASE, shape, strides, dtype, False, None)
+    o = np.zeros((4, 16), dtype.numpy)
+    lowered = pick.lower(x, o)
+    plan = lowered.plan
+    size = dtype.bytes
+    wanted = np.arange(64).reshape(4, 16).astype(dtype.numpy)
+    rows = {((i + r) * strides[0] + j * strides[1]) * size: wanted[r] for r in range(4)}
+    encode = {
+        PointerSlot: lambda s: VirtualBuffer(BASE, rows) if s.param == 0 else o,
+        DimSlot: lambda s: (shape if s.param == 0 else o.shape)[s.axis],
+        StrideSlot: lambda s: (strides if s.param == 0 else (16, 1))[s.axis],
+        ScalarSlot: lambda s: (i, j)[s.param - 2],
+    }
+    given = [encode[type(slot)](slot) for slot in plan.slots]
+    run(lowered.ptx, plan.name, (1, 1, 1), (plan.threads, 1, 1), given)
+    return o, wanted, lowered
+
+
+@pytest.mark.parametrize(
+    ("shape", "strides", "dtype", "i", "j"),
+    [
+        ((70_000, 70_000), (70_001, 1), f32, 69_990, 69_980),
+        ((2**33, 32), (33, 1), i8, 2**33 - 4, 16),
+        ((8, 16), (2**31 + 1, 1), f32, 4, 0),
+        ((8, 16), (2**29 + 1, 1), f32, 4, 0),
+        ((16, 2**32 + 1), (2**32 + 1, 1), i8, 8, 2**32 - 15),
+    ],
+    ids=["many elements", "many rows", "long stride", "long stride in bytes", "long row"],
+)
+def test_offsets_past_32_bits_are_exact(
+    shape: tuple[int, int], strides: tuple[int, int], dtype: DType, i: int, j: int
+) -> None:
+    o, wanted, lowered = picked(shape, strides, dtype, i, j)
+    np.testing.assert_array_equal(o, wanted)
+    assert "64-bit offsets" in lowered.explain()
+
+
+def test_offsets_that_fit_32_bits_are_exact_up_to_the_last_byte() -> None:
+    o, wanted, lowered = picked((2**16, 2**15 - 1), (2**15 - 1, 1), i8, 2**16 - 4, 2**15 - 17)
+    np.testing.assert_array_equal(o, wanted)
+    assert "32-bit offsets" in lowered.explain()
