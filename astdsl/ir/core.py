@@ -7,7 +7,7 @@ attribute. Walking, cloning, printing and renaming read these roles and know no 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar, Self, dataclass_transform
 
 from astdsl.ir.types import RefType, TileType, Type
@@ -124,7 +124,8 @@ class Op(Node):
     def _complete(self) -> None:
         object.__setattr__(self, "operands", self._flat(OPERAND))
         object.__setattr__(self, "regions", self._flat(REGION))
-        object.__setattr__(self, "results", tuple(Value(t) for t in self.result_types()))
+        hint = self.result_hint()
+        object.__setattr__(self, "results", tuple(Value(t, hint) for t in self.result_types()))
 
     def remade(self, changes: dict[str, Any]) -> Self:
         """Return an operation with some fields changed, and new results with the old hints."""
@@ -140,6 +141,16 @@ class Op(Node):
     def result_types(self) -> tuple[Type, ...]:
         """Return the types of the results, from the fields."""
         return ()
+
+    def result_hint(self) -> str:
+        """Return the name of the result in print, where nobody gives one."""
+        return ""
+
+    @classmethod
+    def implied(cls, fields: Mapping[str, Any]) -> dict[str, Any]:
+        """Return attributes that follow from other fields if not stated; print leaves them out."""
+        del fields
+        return {}
 
     def verify(self) -> None:
         """Raise an AssertionError that says what is malformed."""

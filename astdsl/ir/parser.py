@@ -13,7 +13,8 @@ Grammar (an operation's line ends where its regions do not go on; `%0` and the l
     span    = "@" place {"<" place}
     place   = STRING ":" line ":" column "-" line ":" column
 
-Invariant: what is not in the text is a default of the operation's class, or an empty list.
+Invariant: what is not in the text is a default of the operation's class, implied by other fields,
+or an empty list.
 """
 
 from __future__ import annotations
@@ -231,7 +232,7 @@ class _Parser:
             fields["type"] = declared[0][1].type
         fields["span"] = self._span()
         fields |= self._regions(kind)
-        return self._finished(kind(**fields), declared)
+        return self._finished(kind(**kind.implied(fields) | fields), declared)
 
     def _finished(self, op: Op, declared: list[tuple[str, Value]]) -> Op:
         types = [v.type for v in op.results]

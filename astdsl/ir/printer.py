@@ -124,7 +124,8 @@ class _Printer:
         return ", ".join(self.names.of(v) for v in values)
 
     def _attributes(self, op: Op) -> Iterable[str]:
-        defaults = type(op).defaults
+        kind = type(op)
+        defaults = kind.defaults | kind.implied(op.attributes)
         for name, value in op.values_of(ATTRIBUTE):
             # An attribute `type` is the type of the result, which is printed with its name.
             if name in ("span", "type") or is_default(defaults, name, value):

@@ -68,7 +68,7 @@ class _Folding:
 
     def _constant(self, op: Op, value: Any, emit: Emit) -> Value:
         made = emit(ops.Constant(span=op.span, value=value, type=op.result.tile)).result
-        made.hint = op.result.hint
+        made.hint = op.result.hint or made.hint
         self.constants[made] = value
         found: Value = made
         return found

@@ -20,6 +20,12 @@ class Constant(Op):
     def result_types(self) -> tuple[Type, ...]:
         return (self.type,)
 
+    def result_hint(self) -> str:
+        if self.type.shape or self.type.dtype.is_float:
+            return ""
+        text = f"c{self.value}" if self.type.dtype.is_integer else str(self.value).lower()
+        return text.replace("-", "m")
+
 
 class Elementwise(Op):
     """An operation whose result element depends only on the operands' elements there."""

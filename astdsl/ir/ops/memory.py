@@ -7,6 +7,9 @@ may cross the edge: elements outside read as `fill`, and are dropped on store.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from astdsl.ir.core import ACTS, READS, WRITES, Op, Value
 from astdsl.ir.dtypes import DType
 from astdsl.ir.types import GMEM, INDEX, SMEM, RefType, TileType, Type
@@ -21,6 +24,9 @@ class Dim(Op):
     def result_types(self) -> tuple[Type, ...]:
         return (INDEX,)
 
+    def result_hint(self) -> str:
+        return f"{self.ref.hint}_dim{self.axis}" if self.ref.hint else ""
+
 
 class Window(Op):
     """An operation on one window of a ref."""
@@ -30,6 +36,11 @@ class Window(Op):
     sizes: tuple[int, ...]
     steps: tuple[int, ...]
     kept: tuple[bool, ...]
+
+    @classmethod
+    def implied(cls, fields: Mapping[str, Any]) -> dict[str, Any]:
+        rank = len(fields["sizes"])
+        return {"steps": (1,) * rank, "kept": (True,) * rank}
 
     @property
     def window_type(self) -> TileType:
