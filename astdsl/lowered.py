@@ -16,8 +16,8 @@ from astdsl.compile import Program
 from astdsl.errors import UnsupportedFeature
 from astdsl.ir import ops
 from astdsl.ir.core import Module, walk
-from astdsl.ir.passes import name_of, run_passes
 from astdsl.ir.launch import LaunchPlan
+from astdsl.ir.passes import name_of, run_passes
 from astdsl.ir.printer import print_module
 from astdsl.passes import STANDARD
 from astdsl.runtime.classes import classify
