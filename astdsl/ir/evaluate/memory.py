@@ -81,10 +81,23 @@ def read(op: Op, memory: Memory, place: Place, frame: Frame) -> Array:
     """Return elements of memory, which must be written."""
     if memory.written is not None and not memory.written[place].all():
         raise _unwritten(op, memory, place)
+    if memory.writers is not None and memory.writers[place].any():
+        raise _not_arrived(op, memory, frame)
     if frame.step is not None and memory.shadow is not None:
         note_read(memory, place, frame.step, op)
     found: Array = memory.data[place]
     return found
+
+
+def _not_arrived(op: Op, memory: Memory, frame: Frame) -> Exception:
+    copies = [copy for group in frame.block.groups for copy in group] + frame.block.copies
+    to_here = [c for c in copies if c.target is not None and c.target[0] is memory]
+    return ProtocolError(
+        f"{memory.name} is read before the copy out to it was waited for",
+        (op.span, "reads"),
+        *((copy.span, "the copy") for copy in to_here[-1:]),
+        help="wait for the copy's group to be complete, not only to have read its source",
+    )
 
 
 def _unwritten(op: Op, memory: Memory, place: Place) -> Exception:
@@ -180,7 +193,7 @@ def _alloc_smem(op: ops.AllocSmem, frame: Frame) -> Memory:
         name=op.label or op.result.hint or "shared memory",
         span=op.span,
         written=np.zeros(op.shape, np.bool_),
-        readers=np.zeros(op.shape, np.uint16),
+        readers=np.zeros(op.shape, np.int16),
         private=np.zeros(op.shape, np.uint8),
     )
     frame.block.memories.append(memory)
@@ -257,10 +270,12 @@ def _copy_out(op: ops.CopyOut, frame: Frame) -> None:
     place = slot_place(memory, frame.numbers(op.slot))
     tile = np.array(read(op, memory, place, frame))
     require_visible(op, memory, place)
-    reading = Reading(op.span, [(memory, place)])
+    store_window(op, tile.reshape(op.window_type.shape), frame)
+    array: Memory = frame[op.ref]
+    target = (array, window(op, array, frame)[0])
+    reading = Reading(op.span, [(memory, place)], target=target)
     reading.begin()
     frame.block.copies.append(reading)
-    store_window(op, tile.reshape(op.window_type.shape), frame)
 
 
 @evaluates(ops.CommitGroup)
@@ -272,6 +287,12 @@ def _commit_group(op: ops.CommitGroup, frame: Frame) -> None:
 
 @evaluates(ops.WaitGroup)
 def _wait_group(op: ops.WaitGroup, frame: Frame) -> None:
-    while len(frame.block.groups) > op.pending:
-        for reading in frame.block.groups.popleft():
-            reading.end()
+    groups = frame.block.groups
+    for group in list(groups)[: len(groups) - op.pending]:
+        for copy in group:
+            if op.read_only:
+                copy.end_reading()
+            else:
+                copy.end()
+        if not op.read_only:
+            groups.popleft()

@@ -51,6 +51,8 @@ class Memory:
     # Of shared memory: how many asynchronous readers each element has, and stores not fenced.
     readers: Array | None = None
     private: Array | None = None
+    # Of global memory: how many copies out write each element and are not known to be complete.
+    writers: Array | None = None
     landing: list[Landing] = field(default_factory=list)
 
 
@@ -117,25 +119,46 @@ class Accumulator:
 
 @dataclass(slots=True)
 class Reading:
-    """Asynchronous reads of shared memory by one copy out or product."""
+    """Asynchronous reads of shared memory by one copy out or product.
+
+    A copy out has a `target`, which is written later than its source is read.
+    """
 
     span: Span
     sources: list[tuple[Memory, Place]]
     accumulator: Accumulator | None = None
+    target: tuple[Memory, Place] | None = None
+    is_read: bool = False
 
     def begin(self) -> None:
-        """Mark the elements as being read."""
-        for memory, place in self.sources:
-            assert memory.readers is not None, "shared memory has marks"
-            memory.readers[place] += 1
+        """Mark the elements as being read, and those of the target as being written."""
+        self._mark_sources(1)
+        if self.target is not None:
+            memory, place = self.target
+            if memory.writers is None:
+                memory.writers = np.zeros(memory.data.shape, np.int16)
+            memory.writers[place] += 1
 
-    def end(self) -> None:
-        """Take the marks back."""
-        for memory, place in self.sources:
-            assert memory.readers is not None, "shared memory has marks"
-            memory.readers[place] -= 1
+    def end_reading(self) -> None:
+        """Take the marks of the sources back."""
+        if not self.is_read:
+            self._mark_sources(-1)
+            self.is_read = True
         if self.accumulator is not None:
             self.accumulator.in_flight.remove(self.span)
+
+    def end(self) -> None:
+        """Take all marks back."""
+        self.end_reading()
+        if self.target is not None:
+            memory, place = self.target
+            assert memory.writers is not None, "the target was marked when the copy began"
+            memory.writers[place] -= 1
+
+    def _mark_sources(self, change: int) -> None:
+        for memory, place in self.sources:
+            assert memory.readers is not None, "shared memory has marks"
+            memory.readers[place] += change
 
     def touches(self, memory: Memory, place: Place) -> bool:
         """Return whether an element of the place is among those read."""
@@ -158,7 +181,8 @@ class BlockState:
 
     def readings(self) -> list[Reading]:
         """Return every asynchronous read that is not known to be complete."""
-        return [*self.copies, *(r for group in self.groups for r in group), *self.products]
+        copies = [*self.copies, *(r for group in self.groups for r in group)]
+        return [*(r for r in copies if not r.is_read), *self.products]
 
     def finish(self) -> None:
         """Complain about work that is in flight when the block ends."""
@@ -176,6 +200,9 @@ class BlockState:
                     (memory.span, "written here"),
                     help="wait on the copy's barrier before the end",
                 )
+        for group in self.groups:  # read, and complete at the latest when the kernel is
+            for copy in group:
+                copy.end()
 
 
 @dataclass(frozen=True, slots=True)

@@ -90,6 +90,27 @@ def test_a_slot_overwritten_while_it_is_copied_out_is_reported_with_both_places(
     assert writer > reader
 
 
+@pytest.mark.parametrize("read_only", [False, True])
+def test_a_copy_out_has_arrived_only_when_it_is_complete(read_only: bool) -> None:
+    m = Maker(("o", OUT, gmem(f32, *TILE)))
+    buffer = m.make(ops.AllocSmem, shape=TILE, dtype=f32)
+    m.store(buffer, (0, 0), m.full(1, f32, *TILE))
+    m.op(ops.ProxyFence)
+    m.op(ops.BlockBarrier)
+    m.op(ops.CopyOut, **m.window(m["o"], (0, 0), TILE), buffer=buffer)
+    m.op(ops.CommitGroup)
+    m.op(ops.WaitGroup, pending=0, read_only=read_only)
+    m.store(buffer, (0, 0), m.full(2, f32, *TILE))
+    m.store(m["o"], (0, 0), m.load(m["o"], (0, 0), TILE))
+    o = np.zeros(TILE, np.float32)
+    if read_only:
+        with pytest.raises(ProtocolError, match="o is read before the copy out to it"):
+            evaluate(m.module(), [o])
+    else:
+        evaluate(m.module(), [o])
+        assert (o == 1).all()
+
+
 def test_a_deadlock_names_the_wait_and_the_barrier() -> None:
     with pytest.raises(ProtocolError, match="deadlock") as caught:
         run_copy(copy_module(without="copy"))
