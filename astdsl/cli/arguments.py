@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from astdsl.errors import BadCommand, did_you_mean
-from astdsl.frontend.signature import Parameter, Signature
+from astdsl.frontend.signature import MISSING, Parameter, Signature
 from astdsl.ir.core import OUT
 from astdsl.ir.dtypes import BY_NAME, DType, f32
 from astdsl.kernel import Spec
@@ -126,7 +126,7 @@ def _extents(p: Parameter, value: Spec) -> dict[str, int]:
 
 def _may_be_left_out(p: Parameter) -> bool:
     if p.spec is None:
-        return p.default is not Parameter.default
+        return p.default is not MISSING
     return p.spec.role == OUT or p.default is None
 
 

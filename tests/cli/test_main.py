@@ -1,0 +1,104 @@
+"""The command line as a whole: commands, exit codes, what nobody caught."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from astdsl.cli.main import COMMANDS, LATER, main
+
+KERNELS = str(Path(__file__).with_name("kernels.py"))
+
+
+def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(["--help"])
+    assert caught.value.code == 0
+    shown = capsys.readouterr().out
+    assert [name for name in COMMANDS if f"    {name} " not in shown] == []
+
+
+def test_no_command_prints_the_help_and_exits_2(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([]) == 2
+    assert capsys.readouterr().out.startswith("usage: astdsl")
+
+
+@pytest.mark.parametrize("name", LATER)
+def test_a_command_that_is_to_come_says_what_to_use(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([name, "kernel.py"]) == 2
+    assert (
+        f"`astdsl {name}` is not in this version\n  help: {LATER[name]}" in capsys.readouterr().err
+    )
+
+
+def test_a_misspelt_command_is_hinted_at(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["dumb"]) == 2
+    assert "did you mean `dump`?" in capsys.readouterr().err
+
+
+def test_an_unknown_option_exits_2(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(["dump", "--irr", KERNELS])
+    assert caught.value.code == 2
+    assert "--irr" in capsys.readouterr().err
+
+
+def test_a_file_that_python_cannot_parse_exits_1(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "broken.py"
+    file.write_text("def f(:\n")
+    assert main(["dump", str(file)]) == 1
+    assert "SyntaxError" in capsys.readouterr().err
+
+
+def run_file(folder: Path, text: str) -> subprocess.CompletedProcess[str]:
+    file = folder / "file.py"
+    file.write_text(text)
+    command = [sys.executable, "-m", "astdsl.cli.main", "dump", str(file)]
+    return subprocess.run(command, capture_output=True, check=False, text=True)
+
+
+def test_an_exception_of_the_users_own_python_shows_the_users_frames_only(tmp_path: Path) -> None:
+    done = run_file(tmp_path, "def f():\n    return 1 / 0\n\nf()\n")
+    assert done.returncode == 1
+    assert done.stderr.startswith("Traceback (most recent call last):\n")
+    assert done.stderr.count("  File ") == 2
+    assert "astdsl/cli" not in done.stderr
+    assert done.stderr.endswith("ZeroDivisionError: division by zero\n")
+
+
+def test_an_exception_of_a_helper_of_a_kernel_names_the_kernel(tmp_path: Path) -> None:
+    done = run_file(
+        tmp_path,
+        "from astdsl import kernel\n\n@kernel\ndef f():\n    {}['missing']\n",
+    )
+    assert done.returncode == 1
+    assert done.stderr.endswith("KeyError: 'missing'\nin kernel `f`, file.py:5:1\n")
+
+
+def test_a_reader_that_leaves_early_is_no_error() -> None:
+    command = f"{sys.executable} -m astdsl.cli.main dump --ptx {KERNELS}:add --arg x=64x64"
+    done = subprocess.run(
+        ["/bin/sh", "-c", f"{command} | head -n 1"], capture_output=True, check=True, text=True
+    )
+    assert done.stdout == "//\n"
+    assert done.stderr == ""
+
+
+def test_doctor_tells_versions_tools_and_devices(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["doctor", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["packages"]["numpy"][0].isdigit()
+    assert found["devices"]["emulator"] == "available"
+    assert found["tools"]["ptxas"].endswith("ptxas")
+    assert found["chosen"]["target"] == "sm_90a"
+
+
+def test_explain_prints_what_was_inferred(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["explain", f"{KERNELS}:add", "--arg", "x=100x70"]) == 0
+    assert "  x: f32 100 70; axis 1 contiguous; " in capsys.readouterr().out
