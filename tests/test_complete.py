@@ -11,6 +11,8 @@ from astdsl.ir import ops
 from astdsl.ir.core import Op
 from astdsl.ir.evaluate.table import EVALUATORS
 from astdsl.ir.parser import OPERATIONS
+from astdsl.lowering.nvptx import rules
+from astdsl.lowering.nvptx.function import lowered_kinds
 
 FAMILIES = ("arith", "control", "memory", "tile", "sync", "tensor")
 # Bases that no program holds: they state what their subclasses share.
@@ -29,6 +31,17 @@ def test_every_operation_has_a_meaning_in_the_family_where_it_is_defined(kind: t
 
 def test_no_base_class_has_a_meaning() -> None:
     assert set(EVALUATORS) == set(CONCRETE)
+
+
+# What never reaches a rule of code generation: the schedule takes pipelines and products of tiles
+# apart, the launch plan holds the grid and the conditions of the launch.
+SCHEDULED = {ops.Pipeline, ops.Dot, ops.Launch, ops.Assert}
+
+
+def test_every_operation_is_scheduled_away_or_has_a_rule_of_code_generation() -> None:
+    assert rules.FAMILIES, "importing the families fills the tables"
+    assert set(CONCRETE) == lowered_kinds() | SCHEDULED
+    assert lowered_kinds().isdisjoint(SCHEDULED)
 
 
 def test_every_operation_says_what_it_is() -> None:
