@@ -92,6 +92,7 @@ class Emulator:
                 run(
                     ptx, plan.name, (grid, 1, 1), (plan.threads, 1, 1), given,
                     shared_bytes=plan.shared_bytes, uninitialised=unwritten,
+                    completion=emulator_completion(),
                 )  # fmt: skip
             except DeviceFault as fault:
                 raise _device_error(fault, ptx) from None
@@ -159,6 +160,15 @@ def selected_device() -> str:
 def selected_target() -> str:
     """Name the target of a call that names none: `ASTDSL_TARGET`, else sm_90a."""
     return os.environ.get("ASTDSL_TARGET") or DEFAULT_TARGET
+
+
+def emulator_completion() -> str | int:
+    """Say when asynchronous work completes on the emulator, `ASTDSL_COMPLETION`.
+
+    `late` (as late as legal, the default), `early` (at issue), or the seed of random moments.
+    """
+    wanted = os.environ.get("ASTDSL_COMPLETION") or "late"
+    return int(wanted) if wanted.isdecimal() else wanted
 
 
 def find_device(name: str) -> Device:

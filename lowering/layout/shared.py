@@ -146,7 +146,8 @@ class SharedPlan:
 
     def require_scratch(self, size_bytes: int) -> None:
         """Make the scratch at least this large."""
-        self.scratch_bytes = max(self.scratch_bytes, size_bytes)
+        # LLVM widens loads over gaps and ends, as far as the alignment that it knows.
+        self.scratch_bytes = max(self.scratch_bytes, _up(size_bytes, PLAIN_ALIGN_BYTES))
 
     def _place(self, value: Value, size_bytes: int, align: int) -> None:
         self.offsets[value] = _up(self.used_bytes, align)

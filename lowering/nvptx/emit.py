@@ -132,7 +132,7 @@ def _initialise_barriers(emitter: Emitter, program: Block) -> None:
     if not found:
         return
     builder = emitter.builder
-    with builder.guarded(emitter.is_first_thread(), "initialise"):
+    with emitter.guarded(emitter.is_first_thread(), "initialise"):
         for op in found:
             base = builder.shared(emitter.shared.offsets[op.result])
             for index in range(op.count):

@@ -71,10 +71,10 @@ def _counter(emitter: Emitter) -> LV:
 def _allocate(emitter: Emitter, columns: int) -> LV:
     builder = emitter.builder
     place = builder.shared(emitter.shared.tensor_address_bytes)
-    with builder.guarded(_is_first_warp(emitter), "allocate"):
+    with emitter.guarded(_is_first_warp(emitter), "allocate"):
         builder.asm(tcgen05.alloc(columns), builder.shared_address(place))
         builder.asm(tcgen05.RELINQUISH)
-    with builder.guarded(emitter.is_first_thread(), "initialise"):
+    with emitter.guarded(emitter.is_first_thread(), "initialise"):
         for number in range(emitter.shared.product_barriers):
             builder.asm(barriers.MBARRIER_INIT, _barrier(emitter, i32(number)), i32(1))
         builder.asm(barriers.FENCE_MBARRIER_INIT)
@@ -89,7 +89,7 @@ def release(emitter: Emitter, memory: TensorMemory) -> None:
     builder = emitter.builder
     builder.asm(tcgen05.FENCE_BEFORE)
     emitter.synchronise()
-    with builder.guarded(_is_first_warp(emitter), "free"):
+    with emitter.guarded(_is_first_warp(emitter), "free"):
         builder.asm(tcgen05.FENCE_AFTER)
         builder.asm(tcgen05.dealloc(memory.allocated), memory.base)
 

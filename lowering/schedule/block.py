@@ -77,6 +77,7 @@ class BlockScheduler:
         self.loops: list[LoopFrame] = []
         self.allocations = Maker(launch.span)
         self.stores_asynchronously = False
+        self.trip_counts: list[Value] = []
         self.users: dict[Value, list[Op]] = defaultdict(list)
         self.written: set[Value] = set()
         self.read: set[Value] = set()

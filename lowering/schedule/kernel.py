@@ -16,6 +16,7 @@ from astdsl.lowering.schedule.hazards import order_accesses
 from astdsl.lowering.schedule.held import hold_outputs
 from astdsl.lowering.schedule.launches import form_launch
 from astdsl.lowering.schedule.outputs import check_outputs
+from astdsl.lowering.schedule.protocol import check_protocol
 from astdsl.lowering.schedule.roles import choose_warpgroups
 from astdsl.lowering.target import Target
 
@@ -45,7 +46,10 @@ def _schedule_launch(launch: ops.Launch, module: Module, target: Target) -> ops.
     body.ops = [*scheduler.allocations.ops, *maker.ops]
     warpgroups = choose_warpgroups(launch.body, target)
     done = replace_fields(launch, body=body.block(args=launch.body.args), warpgroups=warpgroups)
-    return order_accesses(done, module, _apart(done))
+    ordered = order_accesses(done, module, _apart(done))
+    if scheduler.trip_counts:
+        check_protocol(ordered.body, scheduler.trip_counts)
+    return ordered
 
 
 def _apart(launch: ops.Launch) -> list[Op]:

@@ -41,8 +41,20 @@ def form_launch(module: Module) -> Module:
         launch = _single(module, body)
     else:
         launch = _spread(module, pipeline, body[: body.index(pipeline)])
-    host = [op for op in body if is_index_arithmetic(op)]
+    host = _known_on_host(body)
     return replace_body(module, Block(args=module.body.args, ops=(*host, *checks, launch)))
+
+
+def _known_on_host(body: Sequence[Op]) -> list[Op]:
+    """Return what is computed from dims and scalar parameters alone, and not from memory."""
+    from_memory: set[Value] = set()
+    known: list[Op] = []
+    for op in body:
+        if is_index_arithmetic(op) and from_memory.isdisjoint(op.operands):
+            known.append(op)
+        else:
+            from_memory.update(op.results)
+    return known
 
 
 def _outermost(body: Sequence[Op]) -> ops.Pipeline | None:
@@ -90,7 +102,7 @@ def _spread(module: Module, pipeline: ops.Pipeline, before: Sequence[Op]) -> ops
         _warn(pipeline)
     axes = [a for a, s in enumerate(spread) if s]
     grid = Maker(pipeline.span)
-    mapping = _copy((op for op in before if is_index_arithmetic(op)), grid, {})
+    mapping = _copy(_known_on_host(before), grid, {})
     total = grid.number(1)
     for axis in axes:
         total = grid.multiply(total, _count(grid, pipeline, axis, mapping))

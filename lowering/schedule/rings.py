@@ -80,6 +80,7 @@ class _Expansion:
         for count in self.counts[1:]:
             self.total = maker.multiply(self.total, count)
         self.total.hint = "steps"
+        scheduler.trip_counts.append(self.total)
 
     def _is_staged(self, op: ops.Load) -> bool:
         """Whether a load is issued ahead: nothing in an unfinished step can change its window."""

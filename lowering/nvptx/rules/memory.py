@@ -169,7 +169,7 @@ def _store_shared(
     for k, register in enumerate(registers):
         keep = emitter.both(owner, emitter.is_inside(layout, k))
         assert keep is not None, "padding has a predicate"
-        with emitter.builder.guarded(keep):
+        with emitter.guarded(keep):
             value = as_memory(emitter.builder, register, window.dtype)
             emitter.builder.store(value, window.address(k), window.dtype.bytes)
 
@@ -184,7 +184,7 @@ def _store_wide(
     if owner is None:
         _store_vectors(emitter, window, registers, width)
         return
-    with emitter.builder.guarded(owner):
+    with emitter.guarded(owner):
         _store_vectors(emitter, window, registers, width)
 
 
@@ -255,7 +255,7 @@ def _copy_in(emitter: Emitter, op: ops.CopyIn) -> None:
     def load(piece: Piece, place: list[LV], slot: LV, tensor_map: LV) -> None:
         builder.asm(row, slot, tensor_map, *place, barrier)
 
-    with builder.guarded(emitter.is_first_thread(), "issue"):
+    with emitter.guarded(emitter.is_first_thread(), "issue"):
         if not op.predicate:
             builder.asm(barriers.MBARRIER_ARRIVE_EXPECT_TX, barrier, i32(split.total_bytes))
             _each_piece(emitter, op, load)
@@ -263,7 +263,7 @@ def _copy_in(emitter: Emitter, op: ops.CopyIn) -> None:
         wanted = emitter.scalar(op.predicate[0])
         total = builder.select(wanted, i32(split.total_bytes), i32(0))
         builder.asm(barriers.MBARRIER_ARRIVE_EXPECT_TX, barrier, total)
-        with builder.guarded(wanted, "copy"):
+        with emitter.guarded(wanted, "copy"):
             _each_piece(emitter, op, load)
 
 
@@ -278,20 +278,20 @@ def _copy_out(emitter: Emitter, op: ops.CopyOut) -> None:
     issues = emitter.is_first_thread()
     if op.predicate:
         issues = builder.and_(issues, emitter.scalar(op.predicate[0]))
-    with builder.guarded(issues, "issue"):
+    with emitter.guarded(issues, "issue"):
         _each_piece(emitter, op, store)
 
 
 @lowers(ops.CommitGroup)
 def _commit_group(emitter: Emitter, op: ops.CommitGroup) -> None:
-    with emitter.builder.guarded(emitter.is_first_thread(), "issue"):
+    with emitter.guarded(emitter.is_first_thread(), "issue"):
         emitter.builder.asm(copies.BULK_COMMIT)
 
 
 @lowers(ops.WaitGroup)
 def _wait_group(emitter: Emitter, op: ops.WaitGroup) -> None:
     """Let the thread that issues copies wait for its groups, then let everybody go on."""
-    with emitter.builder.guarded(emitter.is_first_thread(), "wait"):
+    with emitter.guarded(emitter.is_first_thread(), "wait"):
         emitter.builder.asm(copies.bulk_wait(op.pending, read=op.read_only))
     emitter.synchronise()
 

@@ -31,6 +31,9 @@ def _reduce(emitter: Emitter, op: ops.Reduce, layout: Layout) -> Sequence[LV]:
     source = emitter.settled(op.x, coalesced(op.x.tile, emitter.threads))
     states = [(converted(emitter, dtype, wide, x),) for x in emitter.get(op.x, source)]
     results = folded(emitter, source, op.axes, states, _fold(emitter, op.kind, wide))
+    if op.kind == "sum" and dtype.is_float:  # as from 0 on: no sum is -0.0
+        zero = constant(results[0][0].type, 0.0)
+        results = [(emitter.builder.binary("fadd", value, zero),) for (value,) in results]
     registers = tuple(converted(emitter, wide, dtype, value) for (value,) in results)
     return emitter.converted(registers, op.result.tile, source.without(op.axes), layout)
 
@@ -51,14 +54,14 @@ def _fold(emitter: Emitter, kind: str, dtype: DType) -> Fold:
 
 
 def _identity(kind: str, dtype: DType) -> float | int | bool:
-    """Return what changes nothing; of sums it is -0.0, since +0.0 would make -0.0 positive."""
+    """Return what changes nothing."""
     if kind in ("min", "all"):
         return largest_value(dtype)
     if kind in ("max", "any"):
         return smallest_value(dtype)
     if kind == "prod":
         return 1
-    return -0.0 if dtype.is_float else 0
+    return 0
 
 
 _NO_INDEX = (1 << 31) - 1

@@ -23,7 +23,7 @@ def _barrier_arrive(emitter: Emitter, op: ops.BarrierArrive) -> None:
     """Arrive once every thread of the block is here: the arrival speaks for all of them."""
     address = barrier_address(emitter, op.barrier, op.index)
     emitter.synchronise()
-    with emitter.builder.guarded(emitter.is_first_thread(), "arrive"):
+    with emitter.guarded(emitter.is_first_thread(), "arrive"):
         emitter.builder.asm(barriers.MBARRIER_ARRIVE, address)
 
 

@@ -162,7 +162,7 @@ def _multiply_tcgen05(emitter: Emitter, op: ops.MatrixMultiply) -> None:
     address = tensor_memory.address(emitter, op.accumulator)
     a = builder.add(operands.a_address, i64(operands.a.tcgen05()))
     b = builder.add(operands.b_address, i64(operands.b.tcgen05()))
-    with builder.guarded(emitter.is_first_thread(), "issue"):
+    with emitter.guarded(emitter.is_first_thread(), "issue"):
         builder.asm(tcgen05.FENCE_AFTER)
         for block, first, width, k in operands.instructions(-(-rows // TCGEN05_ROWS), columns):
             instruction = tcgen05_instruction(
