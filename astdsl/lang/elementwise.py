@@ -16,9 +16,16 @@ from astdsl.ir import ops
 from astdsl.ir.core import Op, Value
 from astdsl.ir.dtypes import BOOL, FLOAT, INT, UINT, DType, boolean, f32, i32, i64, promote
 from astdsl.ir.types import TileType
-from astdsl.lang.indices import form_of, integer_bounds, weak_integer
+from astdsl.lang.indices import (
+    atom_of,
+    form_of,
+    index_constant,
+    integer_bounds,
+    known_index,
+    weak_integer,
+)
 from astdsl.lang.ragged import NO_EDGES, Edges, StateRule, combine, lost, same
-from astdsl.lang.symbolic import ANY_INDEX, Bounds, Dims, Form
+from astdsl.lang.symbolic import ANY_INDEX, Atom, Bounds, Dims, Form
 from astdsl.lang.tracing import emit, fault
 from astdsl.lang.values import (
     SUPPORTED,
@@ -33,7 +40,7 @@ from astdsl.lang.values import (
 
 NUMERIC = (FLOAT, INT, UINT)
 INTEGRAL = (INT, UINT)
-FormRule = Callable[[Form, Form, Value], Form]
+FormRule = Callable[[Form, Form], "Form | None"]
 BoundsRule = Callable[[Bounds, Bounds], Bounds]
 
 
@@ -41,8 +48,8 @@ BoundsRule = Callable[[Bounds, Bounds], Bounds]
 class Binary:
     """A row: the operation, how it is written, the kinds that it takes, and what it does to facts.
 
-    `state` says what elements outside hold; `form` and `bounds` compute those of weak integers;
-    `floats` makes integers f32 first.
+    `state` says what elements outside hold; `form` gives that of integer scalars, None where it is
+    no polynomial; `bounds` enclose integers; `floats` makes integers f32 first.
     """
 
     op: type[Op]
@@ -106,6 +113,8 @@ def constant(number: bool | int | float, shape: tuple[int, ...], dtype: DType) -
 def convert(x: Operand, dtype: DType) -> Value:
     """Return the operand's value in `dtype`; of a Python number, a scalar constant."""
     if isinstance(x, Literal):
+        if dtype is i64 and isinstance(x.number, int):
+            return index_constant(x.number)
         return constant(x.number, (), dtype)
     if x.value.tile.dtype is dtype:
         return x.value
@@ -133,7 +142,7 @@ def as_tile(x: object, what: str = "this") -> Tile:
         return operand
     if operand.kind == INT:
         assert operand.form is not None, "integers have a form"
-        return weak_integer(constant(operand.number, (), i64), operand.form)
+        return weak_integer(convert(operand, i64), operand.form)
     dtype = f32 if operand.kind == FLOAT else boolean
     return Tile(convert(operand, dtype), weak=operand.weak, dims=operand.dims)
 
@@ -289,6 +298,8 @@ def binary(row: Binary, x: object, y: object) -> Tile:
     if row.floats and not dtype.is_float:
         dtype = f32
     shape = broadcast_shape(row.symbol, a, b)
+    if weak and dtype is i64 and not shape and row.bounds:
+        return _index(row, a, b)
     bounds = ANY_INDEX
     if weak and dtype is i64:
         bounds = row.bounds(a.bounds, b.bounds) if row.bounds else ANY_INDEX
@@ -297,16 +308,43 @@ def binary(row: Binary, x: object, y: object) -> Tile:
     value = emit(row.op, x=left, y=right, **dict(row.attributes)).result
     is_integer = value.tile.dtype.is_integer
     form = None
-    if row.form and is_integer and not shape:
-        form = row.form(form_of(a), form_of(b), value)
+    if row.bounds and is_integer and not shape:
+        form = _form(row, form_of(a), form_of(b), value)
     return Tile(
         value,
         weak=weak and value.tile.dtype is not boolean,
         form=form,
-        bounds=form.bounds if form is not None and weak else bounds,
+        bounds=bounds,
         dims=all_dims(a, b),
         edges=joint_edges(row.state, shape, a, b),
     )
+
+
+def _index(row: Binary, a: Operand, b: Operand) -> Tile:
+    """Trace index arithmetic: what the kernel has computed already is used again."""
+    x, y = form_of(a), form_of(b)
+    form = row.form(x, y) if row.form else None
+
+    def make() -> Tile:
+        left, right = convert(a, i64), convert(b, i64)
+        value = emit(row.op, x=left, y=right).result
+        return weak_integer(value, _form(row, x, y, value))
+
+    return known_index((row.symbol, x, y) if form is None else form, make)
+
+
+def _form(row: Binary, x: Form, y: Form, value: Value) -> Form:
+    """Return the form of a result; what is no polynomial is one unknown, wherever it is made."""
+    form = row.form(x, y) if row.form else None
+    if form is not None:
+        return form
+    assert row.bounds, f"{row.symbol} encloses its results"
+    bounds = row.bounds(x.bounds, y.bounds)
+    dims = None if x.dims is None or y.dims is None else x.dims | y.dims
+    atom = atom_of((row.symbol, x, y), lambda number: Atom(number, value, bounds, dims))
+    if value not in atom.values:
+        atom.values.append(value)
+    return Form.unknown(atom)
 
 
 def _weak_storage(shape: tuple[int, ...], bounds: Bounds, *operands: Operand) -> DType:

@@ -43,9 +43,26 @@ def integer_bounds(dtype: DType) -> Bounds:
     return (int(info.min), int(info.max))
 
 
+def known_index(key: object, make: Callable[[], Tile]) -> Tile:
+    """Return the index that `key` (a form, say) stands for, made if none is visible here."""
+    trace = require_trace("index arithmetic")
+    found = trace.known.get(key)
+    if isinstance(found, Tile) and trace.builder.visible(found.value):
+        return found
+    made = make()
+    trace.known[key] = made
+    return made
+
+
 def index_constant(number: int) -> Value:
     """Return an i64 scalar of a number."""
-    return emit(ops.Constant, value=number, type=INDEX).result
+    form = Form.of(number)
+
+    def make() -> Tile:
+        value = emit(ops.Constant, value=number, type=INDEX).result
+        return weak_integer(value, form)
+
+    return known_index(form, make).value
 
 
 def is_visible(form: Form) -> bool:
@@ -123,7 +140,7 @@ def as_index(x: object, what: str) -> Operand:
     if isinstance(operand, Literal) or operand.weak:
         return operand
     form = form_of(operand)
-    return weak_integer(index_value(form), form)
+    return known_index(form, lambda: weak_integer(index_value(form), form))
 
 
 def plus(x: Operand, y: Operand) -> Operand:
@@ -135,7 +152,11 @@ def plus(x: Operand, y: Operand) -> Operand:
     if isinstance(y, Literal) and y.number == 0:
         return x
     form = form_of(x) + form_of(y)
-    return weak_integer(emit(ops.Add, x=index_value(x), y=index_value(y)).result, form)
+
+    def make() -> Tile:
+        return weak_integer(emit(ops.Add, x=index_value(x), y=index_value(y)).result, form)
+
+    return known_index(form, make)
 
 
 def times(x: Operand, factor: int) -> Operand:
@@ -145,5 +166,9 @@ def times(x: Operand, factor: int) -> Operand:
     if factor == 1:
         return x
     form = form_of(x).scaled(factor)
-    product = emit(ops.Multiply, x=index_value(x), y=index_constant(factor)).result
-    return weak_integer(product, form)
+
+    def make() -> Tile:
+        product = emit(ops.Multiply, x=index_value(x), y=index_constant(factor)).result
+        return weak_integer(product, form)
+
+    return known_index(form, make)

@@ -1,17 +1,13 @@
-"""The rows of elementwise operations: what each takes, and what it does to index forms and edges.
+"""The rows of elementwise operations: what each takes, and does to index forms and edges.
 
 Invariant: a row holds data and small pure rules only; `elementwise` traces it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from astdsl.ir import ops
-from astdsl.ir.core import Value
 from astdsl.ir.dtypes import BOOL, INT, UINT
 from astdsl.lang.elementwise import INTEGRAL, NUMERIC, Binary, Unary
-from astdsl.lang.indices import atom_of
 from astdsl.lang.ragged import (
     StateRule,
     all_zero,
@@ -21,7 +17,7 @@ from astdsl.lang.ragged import (
     quotient_state,
     sum_state,
 )
-from astdsl.lang.symbolic import ANY_INDEX, Atom, Bounds, Form, multiply_bounds
+from astdsl.lang.symbolic import ANY_INDEX, Bounds, Form, multiply_bounds
 
 BITS = (BOOL, INT, UINT)
 
@@ -55,46 +51,33 @@ def _maximum_bounds(x: Bounds, y: Bounds) -> Bounds:
     return (max(x[0], y[0]), max(x[1], y[1]))
 
 
-def _unknown(symbol: str, bounds: Callable[[Bounds, Bounds], Bounds]) -> Callable[..., Form]:
-    """Return a form rule: the result is one unknown, the same wherever the operands are."""
-
-    def form(x: Form, y: Form, value: Value) -> Form:
-        dims = None if x.dims is None or y.dims is None else x.dims | y.dims
-        enclosed = bounds(x.bounds, y.bounds)
-        atom = atom_of((symbol, x, y), lambda number: Atom(number, value, enclosed, dims))
-        if value not in atom.values:
-            atom.values.append(value)
-        return Form.unknown(atom)
-
-    return form
-
-
-def _quotient_form(x: Form, y: Form, value: Value) -> Form:
+def _quotient_form(x: Form, y: Form) -> Form | None:
+    """Divide where every coefficient is divisible: the quotient is then exact."""
     divisor = y.constant
     if divisor and all(c % divisor == 0 for c in x.terms.values()):
         return Form({m: c // divisor for m, c in x.terms.items()})
-    return _unknown("//", _quotient_bounds)(x, y, value)
+    return None
 
 
 ADD = Binary(
     ops.Add,
     "`+`",
     state=sum_state,
-    form=lambda x, y, _: x + y,
+    form=Form.__add__,
     bounds=_sum_bounds,
 )
 SUBTRACT = Binary(
     ops.Subtract,
     "`-`",
     state=difference_state,
-    form=lambda x, y, _: x - y,
+    form=Form.__sub__,
     bounds=_difference_bounds,
 )
 MULTIPLY = Binary(
     ops.Multiply,
     "`*`",
     state=product_state,
-    form=lambda x, y, _: x * y,
+    form=Form.__mul__,
     bounds=multiply_bounds,
 )
 DIVIDE = Binary(ops.Divide, "`/`", state=quotient_state, floats=True)
@@ -105,7 +88,6 @@ REMAINDER = Binary(
     ops.Remainder,
     "`%`",
     state=quotient_state,
-    form=_unknown("%", _remainder_bounds),
     bounds=_remainder_bounds,
 )
 POWER = Binary(ops.Power, "`**`")
@@ -118,14 +100,12 @@ MINIMUM = Binary(
     ops.Minimum,
     "`minimum`",
     state=all_zero,
-    form=_unknown("minimum", _minimum_bounds),
     bounds=_minimum_bounds,
 )
 MAXIMUM = Binary(
     ops.Maximum,
     "`maximum`",
     state=all_zero,
-    form=_unknown("maximum", _maximum_bounds),
     bounds=_maximum_bounds,
 )
 

@@ -39,13 +39,16 @@ class Trace:
     """A kernel being traced.
 
     `locate` gives the span of the user's operation that runs now, helper stack included. `made`
-    says where each value was made; `atoms` are the unknowns of index arithmetic, by what they are.
+    says where each value was made; `atoms` are the unknowns of index arithmetic, by what they are,
+    and `known` the indices that were computed from them; `loops` counts the open loops and
+    pipelines.
     """
 
     builder: Builder
     locate: Callable[[], Span]
     made: dict[Value, Span] = field(default_factory=dict)
     atoms: dict[object, Atom] = field(default_factory=dict)
+    known: dict[object, object] = field(default_factory=dict)
     loops: int = 0
 
     def emit(self, kind: type[AnyOp], /, **fields: object) -> AnyOp:
