@@ -5,6 +5,7 @@ Invariant: a mistake of the user shows no frame of ours; a fault of ours keeps t
 
 from __future__ import annotations
 
+import sys
 from types import TracebackType
 
 from astdsl.errors import KernelError
@@ -12,6 +13,9 @@ from astdsl.source import Span
 
 # The frames of this package's modules are ours; its library of kernels is written as users write.
 PACKAGE, KERNELS = "astdsl", "astdsl.stdlib"
+LIBRARIES = frozenset({*sys.stdlib_module_names, "numpy", "ml_dtypes"})
+# Where the front end calls what the user's text calls: a failure there is the callee's own.
+PLAIN_CALL = ("astdsl.frontend.calls", "plainly")
 
 
 class Boundary:
@@ -41,7 +45,7 @@ class Boundary:
             return
         frames = _frames(trace)
         users = [frame for frame in frames[1:] if not _is_ours(frame)]
-        if users and not _is_ours(frames[-1]):
+        if users and _is_the_users_failure(frames):
             error.__traceback__ = _chain(users)
             error.add_note(f"in kernel `{self._name}`, {_place(users[0])}")
 
@@ -54,10 +58,24 @@ def _frames(trace: TracebackType | None) -> list[TracebackType]:
     return frames
 
 
+def _is_the_users_failure(frames: list[TracebackType]) -> bool:
+    """Whether the innermost frame that is no library's is the user's, or stands for the user."""
+    for frame in reversed(frames):
+        if _is_ours(frame):
+            return (_module(frame), frame.tb_frame.f_code.co_name) == PLAIN_CALL
+        if _module(frame).partition(".")[0] not in LIBRARIES:
+            return True
+    return False
+
+
 def _is_ours(frame: TracebackType) -> bool:
     # Told by module: rewritten functions have the user's globals, and folders are mapped.
-    module = str(frame.tb_frame.f_globals.get("__name__", ""))
+    module = _module(frame)
     return module.partition(".")[0] == PACKAGE and not module.startswith(KERNELS)
+
+
+def _module(frame: TracebackType) -> str:
+    return str(frame.tb_frame.f_globals.get("__name__", ""))
 
 
 def _chain(frames: list[TracebackType]) -> TracebackType | None:

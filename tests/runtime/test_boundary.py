@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import traceback
 from types import FunctionType
 from typing import Any
@@ -65,6 +66,32 @@ def test_our_own_fault_keeps_every_frame() -> None:
         cross(ours("astdsl.lowering.compiler", inside))
     assert frames(caught)[-2:] == ["enter", "inside"]
     assert not hasattr(caught.value, "__notes__")
+
+
+def test_our_own_fault_inside_a_library_keeps_every_frame() -> None:
+    def inside() -> None:
+        json.loads("{")
+
+    with pytest.raises(json.JSONDecodeError) as caught:
+        cross(ours("astdsl.lowering.compiler", inside))
+    assert "inside" in frames(caught)
+    assert not hasattr(caught.value, "__notes__")
+
+
+def test_a_call_that_does_not_fit_the_users_function_is_the_users() -> None:
+    def helper(x: int) -> int:
+        return x
+
+    def plainly() -> None:
+        helper()  # type: ignore[call-arg]
+
+    def kernel_code() -> None:
+        ours("astdsl.frontend.calls", plainly)()
+
+    with pytest.raises(TypeError, match="missing 1 required") as caught:
+        cross(kernel_code)
+    assert frames(caught)[-1] == "kernel_code"
+    assert caught.value.__notes__
 
 
 def test_the_library_of_kernels_counts_as_the_users() -> None:
