@@ -50,6 +50,7 @@ LATE_TABLES = {"astdsl.backend": {"lowering"}, "astdsl.runtime.devices": {"emula
 REGISTRIES = {
     "astdsl.emulator.isa.ROWS",
     "astdsl.ir.evaluate.table.EVALUATORS",
+    "astdsl.lang.values.METHODS",
     "astdsl.lowering.layout.inference._RULES",
     "astdsl.lowering.nvptx.function.STATEMENTS",
     "astdsl.lowering.nvptx.function.TILES",

@@ -324,6 +324,8 @@ def _index(row: Binary, a: Operand, b: Operand) -> Tile:
     """Trace index arithmetic: what the kernel has computed already is used again."""
     x, y = form_of(a), form_of(b)
     form = row.form(x, y) if row.form else None
+    if form is not None and form.constant is not None:
+        return weak_integer(index_constant(form.constant), form)
 
     def make() -> Tile:
         left, right = convert(a, i64), convert(b, i64)

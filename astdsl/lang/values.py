@@ -321,19 +321,18 @@ class Tile:
         del others
         refuse_library_function("np.asarray", "full")
 
-    def __bool__(self) -> bool:  # noqa: PLE0304  (these three never return)
-        refuse_as_constant(self, "a bool", "an `if` statement of the kernel takes it")
+    def __bool__(self) -> bool:
+        return bool(constant_of(self, "a bool", "an `if` statement of the kernel takes it"))
 
-    def __index__(self) -> int:  # noqa: PLE0305
-        refuse_as_constant(self, "a Python integer", "`ref[i]` takes kernel integers")
+    def __index__(self) -> int:
+        return constant_of(self, "a Python integer", "`ref[i]` takes kernel integers")
 
     def __int__(self) -> int:
-        refuse_as_constant(self, "a Python integer", "`x.astype(i32)` converts in the kernel")
+        return constant_of(self, "a Python integer", "`x.astype(i32)` converts in the kernel")
 
     def __float__(self) -> float:
-        refuse_as_constant(
-            self, "a Python float", "`x.astype(f32)` converts; `exp`, `sqrt`, ... of astdsl compute"
-        )
+        way_out = "`x.astype(f32)` converts; `exp`, `sqrt`, ... of astdsl compute"
+        return float(constant_of(self, "a Python float", way_out))
 
     def __len__(self) -> int:
         if not self.shape:
@@ -370,8 +369,11 @@ def refuse_library_function(name: str, ours: str) -> NoReturn:
     )
 
 
-def refuse_as_constant(tile: Tile, wanted: str, way_out: str) -> NoReturn:
-    """Ask for the dims that the value is computed from as constants, or refuse."""
+def constant_of(tile: Tile, wanted: str, way_out: str) -> int:
+    """Return an index that is the same for every step; ask for dims as constants, or refuse."""
+    number = tile.form.constant if tile.form is not None else None
+    if number is not None:
+        return number
     if tile.dims and not tile.shape:
         raise NeedsConstant(tile.dims)
     raise fault(

@@ -368,3 +368,17 @@ def test_a_misspelt_attribute_of_a_ref_says_what_was_meant(name: str, hint: str)
 def test_a_ref_that_is_reshaped_says_what_to_do() -> None:
     with a_trace(MATRIX) as (_, x), pytest.raises(KernelError, match="not in this version"):
         x.reshape(4)
+
+
+def test_an_index_that_is_the_same_in_every_step_is_a_constant() -> None:
+    with a_trace(MATRIX) as (_, x), an_index(9) as i:
+        assert x[astdsl.ds(i, (i + 1) * 4 - i * 4), 0].shape == (4,)
+
+
+def test_an_index_is_computed_once() -> None:
+    with a_trace(MATRIX) as (now, x), an_index(9) as i:
+        x[astdsl.tile(i, 8), 0]
+        before = now.builder.mark()
+        x[i * 8 : (i + 1) * 8, 0]
+        made = [type(op).__name__ for op in now.builder.current.ops[before:]]
+        assert made.count("Multiply") <= 1
