@@ -1,11 +1,14 @@
 """The pages tell the truth: their Python runs, their commands and links exist.
 
 The snippets of one page run in order as one program, each line at the number it has in the page, so
-that an error names the line of the page. They run from a file, as kernels need their source.
+that an error names the line of the page. They run from a file, as kernels need their source. What
+stands in fences of `output` is what they print, or a part of it.
 """
 
+import contextlib
 import doctest
 import importlib
+import io
 import pkgutil
 import re
 import runpy
@@ -44,10 +47,17 @@ def program_of(page: str) -> str:
 
 
 def run_page(page: Path, folder: Path) -> None:
-    """Run the snippets of a page, from a file in `folder`."""
+    """Run the snippets of a page, from a file in `folder`, and look for what they print."""
+    text = page.read_text(encoding="utf-8")
     program = folder / f"{page.stem}.py"
-    program.write_text(program_of(page.read_text(encoding="utf-8")), encoding="utf-8")
-    runpy.run_path(str(program))
+    program.write_text(program_of(text), encoding="utf-8")
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
+        runpy.run_path(str(program))
+    left = printed.getvalue()
+    for fence in FENCE.finditer(text):
+        if fence[1] == "output":
+            before, found, left = left.partition(fence[2])
+            assert found, f"not printed:\n{fence[2]}what is:\n{before}"
 
 
 @pytest.mark.parametrize("name", IDS)
@@ -65,6 +75,15 @@ def test_a_snippet_that_fails_names_its_line_in_the_page(tmp_path: Path) -> None
     with pytest.raises(AssertionError) as caught:
         run_page(page, tmp_path)
     assert caught.traceback[-1].lineno == 8  # counted from 0
+
+
+def test_output_that_is_not_printed_is_reported(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("```python\nprint(1)\nprint(2)\n```\n\n```output\n1\n2\n```\n")
+    run_page(page, tmp_path)
+    page.write_text("```python\nprint(1)\n```\n\n```output\n2\n```\n")
+    with pytest.raises(AssertionError, match="not printed:\n2\nwhat is:\n1\n"):
+        run_page(page, tmp_path)
 
 
 def test_only_fences_of_python_are_run() -> None:
