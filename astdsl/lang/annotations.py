@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from astdsl.errors import BadSignature
 from astdsl.ir.core import IN, INOUT, OUT
-from astdsl.ir.dtypes import DType
+from astdsl.ir.dtypes import DType, boolean
 from astdsl.lang.values import SUPPORTED
 
 # The functions and operators that a dim's expression may be made of.
@@ -105,6 +105,7 @@ class Role:
             return ArraySpec(self.role, problem=problem)
 
     def _spec(self, key: object) -> ArraySpec:
+        key = _with_named_bool(key)
         parts = list(key) if isinstance(key, tuple) and not _is_union(key) else [key]
         dtypes = _taken_dtypes(parts)
         dims, any_rank = _taken_dims(parts)
@@ -135,6 +136,13 @@ class Role:
 
     def __repr__(self) -> str:
         return self.name
+
+
+def _with_named_bool(key: object) -> object:
+    """Return the brackets' content with our bool for Python's, which is its name in a kernel."""
+    if isinstance(key, tuple):
+        return tuple(_with_named_bool(part) for part in key)
+    return boolean if key is bool else key
 
 
 def _is_union(key: tuple[object, ...]) -> bool:

@@ -358,3 +358,13 @@ def test_a_method_leaves_its_first_parameter_out() -> None:
     found = signature_of(method, is_method=True)
     assert found.bound == "self"
     assert [p.name for p in found.params] == ["x"]
+
+
+def flags(x: In[bool, "N"], o: Out[f32 | bool, "N"], on: bool = True): ...
+
+
+def test_pythons_bool_names_the_dtype() -> None:
+    x, o, on = read(flags).params
+    assert x.spec is not None
+    assert o.spec is not None
+    assert (x.spec.dtypes, o.spec.dtypes, on.dtype) == ((boolean,), (f32, boolean), boolean)
