@@ -17,6 +17,7 @@ from astdsl.errors import BadArgument
 from astdsl.frontend.signature import Parameter
 from astdsl.ir.dtypes import DType, f32, tf32
 from astdsl.lang.annotations import ANYTHING, ArraySpec, Dim
+from astdsl.lang.values import SUPPORTED
 
 
 class Shaped(Protocol):
@@ -94,13 +95,14 @@ def _spec(p: Parameter) -> ArraySpec:
 
 
 def _check_dtype(p: Parameter, dtype: DType) -> None:
-    allowed = _spec(p).dtypes
-    if allowed and not any(_holds(want, dtype) for want in allowed):
-        wanted = " or ".join(d.name for d in allowed)
+    allowed = _spec(p).dtypes or SUPPORTED
+    if not any(_holds(want, dtype) for want in allowed):
+        *others, last = (d.name for d in allowed)
+        wanted = f"{', '.join(others)} or {last}" if others else last
         raise BadArgument(
             f"`{p.name}` takes {wanted}, got an array of {dtype}",
             p.place,
-            help=f"convert it by `.astype`, or annotate `{p.name}` with {dtype} too",
+            help="convert it, for example by `.astype`",
         )
 
 

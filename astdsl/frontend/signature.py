@@ -16,6 +16,7 @@ from astdsl.errors import BadSignature, SourceUnavailable
 from astdsl.frontend.source_text import find_function
 from astdsl.ir.dtypes import DType, boolean, f32, i32
 from astdsl.lang.annotations import ArraySpec, Role
+from astdsl.lang.values import SUPPORTED
 from astdsl.source import Span
 
 MISSING: Any = inspect.Parameter.empty
@@ -88,6 +89,13 @@ def signature_of(function: FunctionType, *, is_method: bool = False) -> Signatur
                 f"a kernel has a fixed number of parameters, and `{parameter.name}` takes any",
                 (span, ""),
                 help="write the parameters out, one for each array",
+            )
+        elif parameter.kind is parameter.POSITIONAL_ONLY:
+            raise BadSignature(
+                f"`{parameter.name}` can only be passed by position, and a kernel's can always be "
+                "passed by name",
+                (span, ""),
+                help="leave out the `/`",
             )
         else:
             params.append(_parameter(parameter, span, annotations))
@@ -179,6 +187,12 @@ def _parameter(parameter: inspect.Parameter, span: Span, annotations: _Annotatio
             help=f"write {ANNOTATIONS}; put a compile-time constant after `*`",
         )
     kept = found if isinstance(found, DType) else dtype
+    if kept is not None and kept not in SUPPORTED:
+        raise BadSignature(
+            f"scalars of {kept} are not in this version",
+            (span, ""),
+            help=f"the dtypes that work are {', '.join(d.name for d in SUPPORTED)}",
+        )
     return Parameter(name, span, None, kept, default)
 
 

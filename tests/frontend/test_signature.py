@@ -22,7 +22,7 @@ from astdsl.errors import BadArgument, BadSignature, KernelError
 from astdsl.frontend.binding import Bound, bind, scalar_converter, scalar_dtype
 from astdsl.frontend.dims import Fitted, fit
 from astdsl.frontend.signature import Signature, signature_of
-from astdsl.ir.dtypes import DType, bf16, boolean, f16, f32, f64, i8, i32, i64
+from astdsl.ir.dtypes import DType, bf16, boolean, f16, f32, f64, i8, i16, i32, i64, u32
 from astdsl.lang.annotations import In, InOut, Out
 
 
@@ -113,6 +113,12 @@ def never_none(x: In[f32, "N"] = None): ...
 def wrong_dims(x: In[f32, "M,N"]): ...
 
 
+def by_position(x: In[f32, "N"], /): ...
+
+
+def unsupported(x: u32): ...
+
+
 def wrong_start(x: In[f32, "N", 0]): ...
 
 
@@ -125,6 +131,8 @@ def wrong_start(x: In[f32, "N", 0]): ...
         (never_none, "has the default None, which its annotation does not allow"),
         (wrong_dims, "is no dim"),
         (wrong_start, "no meaning"),
+        (by_position, "can only be passed by position"),
+        (unsupported, "scalars of u32 are not in this version"),
     ],
 )
 def test_a_malformed_parameter_is_refused_at_its_place(
@@ -280,6 +288,14 @@ def union(x: In[f16 | bf16, "N"], o: Out["N"], p: Out[f16 | f32, "N"]): ...
 def test_a_dtype_outside_the_union_is_refused_by_both_names() -> None:
     with pytest.raises(BadArgument, match="`x` takes f16 or bf16, got an array of f32"):
         fitted(union, Shape((3,), f32))
+
+
+def test_a_generic_array_is_of_a_dtype_that_this_version_computes_with() -> None:
+    with pytest.raises(BadArgument, match=r"`x` takes f64, f32, .* or bool, got an array of i16"):
+        fitted(generic, Shape((3,), i16))
+
+
+def generic(x: In["N"]): ...
 
 
 def test_an_omitted_generic_output_takes_the_first_arrays_dtype() -> None:
