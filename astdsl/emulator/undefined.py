@@ -30,7 +30,7 @@ def undefined_mask(m: Machine, lanes: Lanes, places: tuple[Place, ...]) -> BoolA
         if found is not None:
             part = found[lanes.sel]
             mask = part.copy() if mask is None else mask | part
-    return mask
+    return mask if mask is not None and mask.any() else None
 
 
 def mark(m: Machine, place: Place, lanes: Lanes, mask: BoolArray | None) -> None:
@@ -54,7 +54,7 @@ def require_defined(
     if not m.undefined:
         return
     mask = undefined_mask(m, lanes, places)
-    if mask is not None and mask.any():
+    if mask is not None:
         raise undefined_fault(m, lanes, mask, use)
 
 

@@ -1,5 +1,7 @@
 """Runs one instruction, or a few, for many values: what the tests of opcodes share."""
 
+from typing import Any
+
 import numpy as np
 
 from astdsl.emulator import run
@@ -9,13 +11,13 @@ SUFFIX = {1: "b8", 2: "b16", 4: "b32", 8: "b64"}
 HEADER = ".version 8.8\n.target sm_100a\n.address_size 64\n"
 
 
-def module(body, parameters, declarations="", outside=""):
+def module(body: str, parameters: Any, declarations: str = "", outside: str = "") -> Any:
     """Return a PTX text with one kernel `k` whose parameters are `p0`, `p1`, ... of these types."""
     listed = ", ".join(f".param .{kind} p{i}" for i, kind in enumerate(parameters))
     return f"{HEADER}{outside}\n.visible .entry k({listed})\n{{\n{declarations}\n{body}\nret;\n}}\n"
 
 
-def evaluate(code, result_type, dtype, **operands):
+def evaluate(code: str, result_type: Any, dtype: Any, **operands: Any) -> Any:
     """Run `code` once for each element of the operand arrays; returns `%d` of every one.
 
     An operand `a=("f32", array)` is in register `%a`; `%d` has `result_type` and `dtype`.
@@ -52,14 +54,14 @@ def evaluate(code, result_type, dtype, **operands):
     return out[:n]
 
 
-def bits_of(count, dtype, seed=0):
+def bits_of(count: int, dtype: Any, seed: int = 0) -> Any:
     """Return `count` values of a dtype with random bits."""
     size = np.dtype(dtype).itemsize
     raw = np.random.default_rng(seed).integers(0, 256, count * size, dtype=np.uint8)
     return raw.view(dtype)
 
 
-def floats(count, dtype, seed=0):
+def floats(count: int, dtype: Any, seed: int = 0) -> Any:
     """Return random bits mixed with the values where rules change: zeros, infinities, NaN, ties."""
     info = np.finfo(dtype)
     special = [0.0, -0.0, 1.0, -1.0, 0.5, 1.5, 2.5, -2.5, np.inf, -np.inf, np.nan,
@@ -71,7 +73,7 @@ def floats(count, dtype, seed=0):
     return values
 
 
-def same_bits(got, expected):
+def same_bits(got: Any, expected: Any) -> Any:
     """Say whether float arrays are equal bit for bit, any NaN being like any other."""
     unsigned = f"u{got.dtype.itemsize}"
     nan = np.isnan(got) & np.isnan(expected)

@@ -1,5 +1,7 @@
 """Tests of comparison, selection, logic, shifts, bit fields and moves."""
 
+from typing import Any
+
 import ml_dtypes
 import numpy as np
 import pytest
@@ -9,7 +11,7 @@ from tests.emulator.running import bits_of, evaluate, floats
 N = 512
 
 
-def on_words(code, dtype="u4", **arrays):
+def on_words(code: str, dtype: Any = "u4", **arrays: Any) -> Any:
     kinds = {name: (f"b{8 * x.dtype.itemsize}", x) for name, x in arrays.items()}
     return evaluate(code, f"b{8 * np.dtype(dtype).itemsize}", dtype, **kinds).tolist()
 
@@ -17,14 +19,14 @@ def on_words(code, dtype="u4", **arrays):
 @pytest.mark.parametrize(("name", "function"), [("and", np.bitwise_and), ("or", np.bitwise_or),
                                                 ("xor", np.bitwise_xor)])  # fmt: skip
 @pytest.mark.parametrize("bits", [16, 32, 64])
-def test_bitwise_operations(name, function, bits):
+def test_bitwise_operations(name: str, function: Any, bits: int) -> None:
     a, b = bits_of(N, f"u{bits // 8}", 1), bits_of(N, f"u{bits // 8}", 2)
     got = on_words(f"{name}.b{bits} %d, %a, %b;", f"u{bits // 8}", a=a, b=b)
     assert got == function(a, b).tolist()
 
 
 @pytest.mark.parametrize("table", [0x80, 0xE8, 0x96, 0xCA, 0x01, 0xFF])
-def test_lop3_is_its_truth_table(table):
+def test_lop3_is_its_truth_table(table: int) -> None:
     a, b, c = (bits_of(N, "u4", seed) for seed in (1, 2, 3))
     got = on_words(f"lop3.b32 %d, %a, %b, %c, {table};", a=a, b=b, c=c)
     expected = [
@@ -38,7 +40,7 @@ def test_lop3_is_its_truth_table(table):
 
 
 @pytest.mark.parametrize("bits", [16, 32, 64])
-def test_shift_counts_are_clamped_at_the_width(bits):
+def test_shift_counts_are_clamped_at_the_width(bits: int) -> None:
     a = bits_of(N, f"u{bits // 8}", 1)
     count = np.random.default_rng(2).integers(0, bits + 20, N).astype(np.uint32)
     count[0] = 0xFFFFFFFF
@@ -56,7 +58,7 @@ def test_shift_counts_are_clamped_at_the_width(bits):
 
 @pytest.mark.parametrize("mode", ["wrap", "clamp"])
 @pytest.mark.parametrize("side", ["l", "r"])
-def test_funnel_shifts_move_a_pair(side, mode):
+def test_funnel_shifts_move_a_pair(side: Any, mode: str) -> None:
     a, b = bits_of(N, "u4", 1), bits_of(N, "u4", 2)
     count = np.arange(N, dtype=np.uint32) % 70
     got = on_words(f"shf.{side}.{mode}.b32 %d, %a, %b, %c;", a=a, b=b, c=count)
@@ -69,7 +71,7 @@ def test_funnel_shifts_move_a_pair(side, mode):
 
 
 @pytest.mark.parametrize("bits", [32, 64])
-def test_counts_of_bits(bits):
+def test_counts_of_bits(bits: int) -> None:
     a = bits_of(N, f"u{bits // 8}", 1) >> np.arange(N, dtype=f"u{bits // 8}") % bits
     a[0] = 0
     numbers = a.tolist()
@@ -81,7 +83,7 @@ def test_counts_of_bits(bits):
     assert reverse == [int(f"{x:0{bits}b}"[::-1], 2) for x in numbers]
 
 
-def test_bfind_of_signed_numbers_skips_sign_bits():
+def test_bfind_of_signed_numbers_skips_sign_bits() -> None:
     a = np.array([-1, -2, 0, 5, -(2**31)], "i4")
     assert on_words("bfind.s32 %d, %a;", a=a.view("u4")) == [0xFFFFFFFF, 0, 0xFFFFFFFF, 2, 30]
     assert on_words("bfind.shiftamt.s32 %d, %a;", a=a.view("u4")) == [
@@ -93,7 +95,7 @@ def test_bfind_of_signed_numbers_skips_sign_bits():
     ]
 
 
-def extracted(a, position, length, bits, signed):
+def extracted(a: Any, position: int, length: int, bits: int, signed: bool) -> Any:
     """PTX ISA 9.7.1.19, word for word."""
     msb = bits - 1
     sign = a >> min(max(position + length - 1, 0), msb) & 1 if signed and length else 0
@@ -105,7 +107,7 @@ def extracted(a, position, length, bits, signed):
 
 
 @pytest.mark.parametrize("kind", ["u32", "s32", "u64", "s64"])
-def test_extracted_fields(kind):
+def test_extracted_fields(kind: str) -> None:
     bits = int(kind[1:])
     rng = np.random.default_rng(3)
     a = bits_of(N, f"u{bits // 8}", 4)
@@ -116,7 +118,7 @@ def test_extracted_fields(kind):
 
 
 @pytest.mark.parametrize("bits", [32, 64])
-def test_inserted_fields(bits):
+def test_inserted_fields(bits: int) -> None:
     rng = np.random.default_rng(5)
     a, b = bits_of(N, f"u{bits // 8}", 6), bits_of(N, f"u{bits // 8}", 7)
     position, length = (rng.integers(0, bits + 8, N).astype(np.uint32) for _ in range(2))
@@ -130,7 +132,7 @@ def test_inserted_fields(bits):
     assert got == expected
 
 
-def permuted(a, b, c):
+def permuted(a: Any, b: Any, c: Any) -> Any:
     octets = [(b << 32 | a) >> 8 * k & 255 for k in range(8)]
     out = 0
     for place in range(4):
@@ -142,7 +144,7 @@ def permuted(a, b, c):
     return out
 
 
-def test_prmt_picks_bytes_and_spreads_signs():
+def test_prmt_picks_bytes_and_spreads_signs() -> None:
     a, b, c = (bits_of(N, "u4", seed) for seed in (1, 2, 3))
     expected = [permuted(*t) for t in zip(a.tolist(), b.tolist(), c.tolist(), strict=True)]
     assert on_words("prmt.b32 %d, %a, %b, %c;", a=a, b=b, c=c) == expected
@@ -156,7 +158,7 @@ def test_prmt_picks_bytes_and_spreads_signs():
     ("ecr", [0x00000000, 0x11111100, 0x22221100, 0x33221100]),
     ("rc16", [0x11001100, 0x33223322, 0x11001100, 0x33223322]),
 ])  # fmt: skip
-def test_prmt_modes(mode, expected):
+def test_prmt_modes(mode: str, expected: Any) -> None:
     a, b = np.full(4, 0x33221100, "u4"), np.full(4, 0x77665544, "u4")
     c = np.arange(4, dtype="u4")
     assert on_words(f"prmt.b32.{mode} %d, %a, %b, %c;", a=a, b=b, c=c) == expected
@@ -169,7 +171,7 @@ ORDERS = {"eq": np.equal, "ne": np.not_equal, "lt": np.less, "le": np.less_equal
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("word", ORDERS)
 @pytest.mark.parametrize("kind", ["f32", "f64", "f16", "bf16"])
-def test_ordered_comparisons_are_false_with_nan_and_unordered_true(word, kind):
+def test_ordered_comparisons_are_false_with_nan_and_unordered_true(word: str, kind: str) -> None:
     dtype = {"f32": np.float32, "f64": np.float64, "f16": np.float16}.get(kind, ml_dtypes.bfloat16)
     a, b = (floats(N, np.float32, seed).astype(dtype) for seed in (1, 2))
     b[::5] = a[::5]
@@ -182,7 +184,7 @@ def test_ordered_comparisons_are_false_with_nan_and_unordered_true(word, kind):
     assert on_words(code.format(word + "u", kind), **raw) == (truth | nan).astype(int).tolist()
 
 
-def test_unsigned_and_signed_comparisons_differ():
+def test_unsigned_and_signed_comparisons_differ() -> None:
     a, b = np.array([0xFFFFFFFF], "u4"), np.array([1], "u4")
     code = "setp.{} %p, %a, %b; selp.u32 %d, 1, 0, %p;"
     assert on_words(code.format("lt.s32"), a=a, b=b) == [1]
@@ -190,7 +192,7 @@ def test_unsigned_and_signed_comparisons_differ():
     assert on_words(code.format("hi.u32"), a=a, b=b) == [1]
 
 
-def test_a_comparison_combines_with_a_predicate_for_both_results():
+def test_a_comparison_combines_with_a_predicate_for_both_results() -> None:
     a = np.array([0, 1, 2, 3], "u4")
     code = """setp.ge.u32 %s0, %a, 2;
       setp.eq.and.u32 %p|%q, %a, 3, %s0;
@@ -198,7 +200,7 @@ def test_a_comparison_combines_with_a_predicate_for_both_results():
     assert on_words(code, a=a) == [0, 0, 2, 1]
 
 
-def test_packed_comparisons_set_a_predicate_for_each_half():
+def test_packed_comparisons_set_a_predicate_for_each_half() -> None:
     a = np.array([1.0, 5.0, 7.0, 0.0], np.float16).view("u4")
     b = np.array([2.0, 2.0, 2.0, 2.0], np.float16).view("u4")
     code = """setp.lt.f16x2 %p|%q, %a, %b;
@@ -206,19 +208,19 @@ def test_packed_comparisons_set_a_predicate_for_each_half():
     assert on_words(code, a=a, b=b) == [1, 2]
 
 
-def test_set_writes_ones_or_one():
+def test_set_writes_ones_or_one() -> None:
     a = np.array([1.0, 3.0], np.float32)
     assert on_words("set.gt.u32.f32 %d, %a, 0f40000000;", a=a.view("u4")) == [0, 0xFFFFFFFF]
     got = on_words("set.gt.f32.f32 %d, %a, 0f40000000;", a=a.view("u4"))
     assert got == [0, 0x3F800000]
 
 
-def test_slct_selects_by_sign():
+def test_slct_selects_by_sign() -> None:
     c = np.array([-1, 0, 1], "i4").view("u4")
     assert on_words("slct.u32.s32 %d, 7, 8, %a;", a=c) == [8, 7, 7]
 
 
-def test_moves_pack_and_unpack():
+def test_moves_pack_and_unpack() -> None:
     a = bits_of(N, "u8", 1)
     code = "mov.b64 {%r0, %r1}, %a; mov.b64 %d, {%r1, %r0};"
     assert on_words(code, "u8", a=a) == [(x << 32 | x >> 32) & (2**64 - 1) for x in a.tolist()]
@@ -229,7 +231,7 @@ def test_moves_pack_and_unpack():
     )
 
 
-def test_immediates_take_the_type_of_the_instruction():
+def test_immediates_take_the_type_of_the_instruction() -> None:
     a = np.zeros(1, "u4")
     assert on_words("mov.b32 %d, -1;", a=a) == [0xFFFFFFFF]
     assert on_words("mov.f32 %d, 0f3F800000;", a=a) == [0x3F800000]
@@ -239,7 +241,7 @@ def test_immediates_take_the_type_of_the_instruction():
     assert on_words("mov.b32 %d, 017;", a=a) == [15]
 
 
-def test_masks_and_extensions_of_bits():
+def test_masks_and_extensions_of_bits() -> None:
     a = np.array([4], "u4")
     assert on_words("bmsk.clamp.b32 %d, %a, 8;", a=a) == [0xFF0]
     b = np.array([0x8, 0x7], "u4")

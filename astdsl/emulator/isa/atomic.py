@@ -74,7 +74,7 @@ def _atomic(ops: Operands, args: Any, result: Any) -> Execute:
 
     def execute(m: Machine, lanes: Lanes) -> None:
         undefined = undefined_mask(m, lanes, places)
-        if undefined is not None and undefined.any():
+        if undefined is not None:
             raise undefined_fault(m, lanes, undefined, "an operand of an atomic")
         addresses = np.broadcast_to(address(m, lanes), lanes.n)
         operands = _spread(value(m, lanes), lanes.n, scalar)

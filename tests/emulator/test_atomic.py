@@ -1,0 +1,110 @@
+"""Tests of atomics, with and without lanes that meet at one address."""
+
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from astdsl.emulator import run
+from tests.emulator.running import bits_of, module
+
+REGISTERS = ".reg .b64 %d<16>; .reg .b32 %r<32>; .reg .b16 %h<4>; .reg .pred %p<8>;"
+N = 96
+
+
+def atomic(opcode: str, memory: Any, values: Any, places: Any, *, third: Any = None) -> Any:
+    """Run `opcode` in every thread on memory[places]; returns (memory after, values before)."""
+    memory, before = memory.copy(), np.zeros(len(values), values.dtype)
+    size = values.dtype.itemsize
+    register = {2: "%h", 4: "%r1", 8: "%d1"}[size]
+    value, out = register[:2] + "1", register[:2] + "2"
+    body = f"""mov.u32 %r0, %tid.x; ld.param.u64 %d8, [p0]; ld.param.u64 %d9, [p1];
+      ld.param.u64 %d10, [p2]; ld.param.u64 %d11, [p3]; mad.wide.u32 %d12, %r0, 4, %d10;
+      ld.global.b32 %r9, [%d12]; mad.wide.u32 %d13, %r9, {size}, %d8;
+      mad.wide.u32 %d14, %r0, {size}, %d9; mad.wide.u32 %d15, %r0, {size}, %d11;
+      ld.global.b{8 * size} {value}, [%d14];
+      atom.global.{opcode} {out}, [%d13], {value}{"" if third is None else f", {third}"};
+      st.global.b{8 * size} [%d15], {out};"""
+    text = module(body, ["u64"] * 4, REGISTERS)
+    run(text, "k", (1,), (len(values),), [memory, values, places.astype(np.uint32), before])
+    return memory, before
+
+
+PYTHON: dict[str, Any] = {
+    "add": lambda old, b: old + b,
+    "min": min,
+    "max": max,
+    "and": lambda old, b: old & b,
+    "or": lambda old, b: old | b,
+    "xor": lambda old, b: old ^ b,
+    "exch": lambda old, b: b,
+    "inc": lambda old, b: 0 if old >= b else old + 1,
+    "dec": lambda old, b: b if old == 0 or old > b else old - 1,
+}
+
+
+@pytest.mark.parametrize("name", PYTHON)
+@pytest.mark.parametrize("shared", [False, True])
+def test_lanes_take_their_turns(name: str, shared: bool) -> None:
+    values = bits_of(N, "u4", 1)
+    memory = bits_of(N, "u4", 2)
+    rng = np.random.default_rng(3)
+    places = rng.integers(0, 7, N) if shared else rng.permutation(N)
+    kind = "b32" if name in ("and", "or", "xor", "exch") else "u32"
+    after, before = atomic(f"{name}.{kind}", memory, values, places)
+    expected, seen = memory.tolist(), []
+    for value, place in zip(values.tolist(), places.tolist(), strict=True):
+        seen.append(expected[place])
+        expected[place] = PYTHON[name](expected[place], value) & 0xFFFFFFFF
+    assert after.tolist() == expected
+    assert before.tolist() == seen
+
+
+def test_compare_and_swap_lets_one_lane_win() -> None:
+    memory = np.zeros(1, np.uint32)
+    values = np.zeros(N, np.uint32)
+    after, before = atomic("cas.b32", memory, values, np.zeros(N), third="77")
+    assert after.tolist() == [77]
+    assert before.tolist() == [0] + [77] * (N - 1)
+
+
+@pytest.mark.parametrize(("kind", "dtype"), [("f32", np.float32), ("f64", np.float64)])
+def test_float_sums_are_rounded_at_each_step(kind: str, dtype: Any) -> None:
+    values = np.random.default_rng(4).standard_normal(N).astype(dtype)
+    after, _ = atomic(f"add.{kind}", np.zeros(1, dtype), values, np.zeros(N))
+    total = dtype(0)
+    for value in values:
+        total = dtype(total + value)
+    assert after[0] == total
+
+
+@pytest.mark.parametrize("kind", ["f16x2", "bf16x2"])
+def test_packed_sums(kind: str) -> None:
+    dtype = np.float16 if kind == "f16x2" else ml_dtypes.bfloat16
+    values = np.arange(2 * N).astype(dtype).view(np.uint32)
+    after, _ = atomic(f"add.noftz.{kind}", np.zeros(N, np.uint32), values, np.arange(N))
+    assert after.tolist() == values.tolist()
+
+
+def test_signed_extremes_compare_as_signed() -> None:
+    values = np.array([-5, 3], np.int32)
+    after, _ = atomic("max.s32", np.array([-9, -9], np.int32), values, np.arange(2))
+    assert after.tolist() == [-5, 3]
+
+
+def test_reductions_in_shared_memory_count_the_threads() -> None:
+    out = np.zeros(1, np.uint32)
+    body = """mov.u32 %r0, %tid.x; setp.eq.u32 %p0, %r0, 0; @%p0 st.shared.b32 [sh], 0; bar.sync 0;
+      red.shared.add.u32 [sh], 1; bar.sync 0; ld.shared.b32 %r1, [sh];
+      ld.param.u64 %d0, [p0]; st.global.b32 [%d0], %r1;"""
+    text = module(body, ["u64"], REGISTERS + ".shared .align 4 .b8 sh[4];")
+    run(text, "k", (1,), (256,), [out])
+    assert out.tolist() == [256]
+
+
+def test_blocks_of_every_batch_add_to_the_same_counter() -> None:
+    out = np.zeros(1, np.uint32)
+    body = "ld.param.u64 %d0, [p0]; red.global.add.u32 [%d0], 1;"
+    run(module(body, ["u64"], REGISTERS), "k", (300,), (128,), [out])
+    assert out.tolist() == [300 * 128]

@@ -1,0 +1,92 @@
+"""Tests of undefined values: where they come from, how far they go, where they are reported."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from astdsl.emulator import DeviceFault, run
+from tests.emulator.running import module
+
+REGISTERS = ".reg .b64 %d<16>; .reg .b32 %r<32>; .reg .b16 %h<16>; .reg .pred %p<8>;"
+SHARED = ".shared .align 16 .b8 sh[256];"
+START = "ld.param.u64 %d0, [p0]; ld.shared.b32 %r0, [sh];"
+
+
+def launch(body: str, args: Any, **keywords: Any) -> None:
+    text = module(body, ["u64"] * len(args), REGISTERS + SHARED)
+    run(text, "k", (1,), (32,), args, **keywords)
+
+
+def code_of(body: str, **keywords: Any) -> Any:
+    with pytest.raises(DeviceFault) as error:
+        launch(START + body, [np.zeros(64, np.uint32)], **keywords)
+    return error.value.code
+
+
+USES = {
+    "a store to global memory": "st.global.b32 [%d0], %r0;",
+    "an address": "cvt.u64.u32 %d1, %r0; add.s64 %d1, %d1, %d0; ld.global.b32 %r1, [%d1];",
+    "a branch": "setp.eq.s32 %p0, %r0, 0; @%p0 bra L; mov.b32 %r1, 0; L:",
+    "a guard": "setp.eq.s32 %p0, %r0, 0; @%p0 mov.b32 %r1, 0;",
+    "an atomic": "atom.global.add.u32 %r1, [%d0], %r0;",
+    "a copy in registers": "mov.b32 %r1, %r0; add.u32 %r2, %r1, 1; st.global.b32 [%d0], %r2;",
+    "a shuffle": "shfl.sync.idx.b32 %r1, %r0, 0, 31, -1; st.global.b32 [%d0], %r1;",
+    "a copy in shared memory": "st.shared.b32 [sh+4], %r0; ld.shared.b32 %r1, [sh+4];"
+    "st.global.b32 [%d0], %r1;",
+    "half of a vector": "mov.b64 %d1, {%r0, 7}; mov.b64 {%r1, %r2}, %d1; st.global.b32 [%d0], %r1;",
+}
+
+
+@pytest.mark.parametrize("use", USES)
+def test_unwritten_shared_memory_is_reported_when_it_reaches(use: str) -> None:
+    assert code_of(USES[use]) == "E230"
+
+
+HARMLESS = {
+    "never used": "",
+    "overwritten": "mov.b32 %r0, 5; st.global.b32 [%d0], %r0;",
+    "not selected": "setp.ne.s32 %p0, 0, 0; selp.b32 %r1, %r0, 3, %p0; st.global.b32 [%d0], %r1;",
+    "written first": "st.shared.b32 [sh], 3; bar.sync 0; ld.shared.b32 %r0, [sh];"
+    "st.global.b32 [%d0], %r0;",
+    "in a lane that is masked": "mov.u32 %r2, %tid.x; setp.gt.u32 %p0, %r2, 99;"
+    "@%p0 st.global.b32 [%d0], %r0;",
+}
+
+
+@pytest.mark.parametrize("use", HARMLESS)
+def test_an_undefined_value_is_no_fault_when(use: str) -> None:
+    launch(START + HARMLESS[use], [np.zeros(64, np.uint32)])
+
+
+def test_only_the_lanes_that_read_unwritten_bytes_are_undefined() -> None:
+    out = np.zeros(32, np.uint32)
+    launch(
+        """ld.param.u64 %d0, [p0]; mov.u32 %r0, %tid.x; shl.b32 %r1, %r0, 2; mov.u32 %r2, sh;
+        add.u32 %r2, %r2, %r1; setp.lt.u32 %p0, %r0, 16; @%p0 st.shared.b32 [%r2], %r0;
+        ld.shared.b32 %r3, [%r2]; mad.wide.u32 %d1, %r0, 4, %d0;
+        @%p0 st.global.b32 [%d1], %r3;""",
+        [out],
+    )
+    assert out.tolist() == [*range(16), *[0] * 16]
+
+
+def test_reading_an_unwritten_output_is_reported() -> None:
+    out, copy = np.zeros(32, np.uint32), np.zeros(32, np.uint32)
+    body = """ld.param.u64 %d0, [p0]; ld.param.u64 %d1, [p1]; ld.global.b32 %r0, [%d0];
+      st.global.b32 [%d1], %r0;"""
+    launch(body, [out, copy])
+    with pytest.raises(DeviceFault) as error:
+        launch(body, [out, copy], uninitialised=[out])
+    assert error.value.code == "E230"
+
+
+def test_an_output_may_be_read_back_after_it_was_written() -> None:
+    out = np.zeros(32, np.uint32)
+    launch(
+        """ld.param.u64 %d0, [p0]; st.global.b32 [%d0], 4; ld.global.b32 %r0, [%d0];
+        st.global.b32 [%d0+4], %r0;""",
+        [out],
+        uninitialised=[out],
+    )
+    assert out[:2].tolist() == [4, 4]
