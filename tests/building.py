@@ -95,7 +95,9 @@ class Maker:
         return opened.block
 
     @contextmanager
-    def pipeline(self, *trips: Value | int, axes: str = "inferred") -> Iterator[tuple[Value, ...]]:
+    def pipeline(
+        self, *trips: Value | int, axes: str = "inferred", stages: int = 0
+    ) -> Iterator[tuple[Value, ...]]:
         """Open a pipeline over counts without carried values; its region ends by itself."""
         highs = tuple(self.index(t) if isinstance(t, int) else t for t in trips)
         zero, one = self.index(0), self.index(1)
@@ -104,7 +106,7 @@ class Maker:
             self.yields()
         count = len(trips)
         self.op(ops.Pipeline, initial=(), lows=(zero,) * count, highs=highs, steps=(one,) * count,
-                body=body.block, axes=(axes,) * count)  # fmt: skip
+                body=body.block, axes=(axes,) * count, stages=stages)  # fmt: skip
 
     def module(self, name: str = "kernel") -> Module:
         """Finish the module."""

@@ -15,6 +15,7 @@ from astdsl.ir.dtypes import DType, boolean, f16, f32, i8, i32, i64
 from astdsl.ir.ops.control import INFERRED, SEQUENTIAL
 from astdsl.ir.types import CONDITION, INDEX, TileType, Type
 from tests.building import Maker, gmem
+from tests.pipelines import AROUND, KINDS, PRODUCT, Case
 
 # Modules of the IR: straight-line tile programs, with control flow around them, that are well
 # formed and run on any arrays of `module_arguments`.
@@ -258,3 +259,179 @@ def module_arguments(draw: st.DrawFn) -> list[Any]:
         rng.integers(-9, 9, (EXTENT, EXTENT)).astype(dtype.numpy) for _, dtype in REFS.values()
     ]
     return [*arrays, draw(st.integers(-3, 9)), draw(st.booleans())]
+
+
+# Structured Python programs on integers: source text of a helper of n and m that returns an
+# integer, with every statement that the front end rewrites. They end, they fail nowhere, and every
+# number stays far below 2**31.
+
+VARIABLES = ("a", "b", "c")
+COMPARISONS = ("<", "<=", ">", ">=", "==", "!=")
+
+
+class ProgramDrawer:
+    """Draws statements of a program; `loops` counts the loops around the statement."""
+
+    def __init__(self, draw: st.DrawFn) -> None:
+        self.draw = draw
+        self.counters = 0
+        self.in_function = False
+
+    def integer(self, depth: int = 2) -> str:
+        """Draw an expression whose value is an integer below a few thousand."""
+        names = ("n", "m", *VARIABLES)
+        kind = self.draw(st.sampled_from(("name", "constant", "sum", "product", "choice", "min")))
+        if depth == 0 or kind == "name":
+            return self.draw(st.sampled_from(names))
+        if kind == "constant":
+            return str(self.draw(st.integers(-3, 5)))
+        x, y = self.integer(depth - 1), self.integer(depth - 1)
+        if kind == "choice":
+            return f"({x} if {self.condition(depth - 1)} else {y})"
+        if kind == "product":
+            return f"({x} % 13 * ({y} % 7))"
+        return (
+            f"min({x}, {y})" if kind == "min" else f"({x} {self.draw(st.sampled_from('+-'))} {y})"
+        )
+
+    def condition(self, depth: int = 2) -> str:
+        """Draw a condition."""
+        kind = self.draw(st.sampled_from(("compare", "chain", "and", "or", "not", "in")))
+        if depth == 0 or kind == "compare":
+            return f"{self.integer(0)} {self.draw(st.sampled_from(COMPARISONS))} {self.integer(0)}"
+        if kind == "chain":
+            return f"{self.integer(0)} < {self.integer(depth - 1)} <= {self.integer(0)}"
+        if kind == "not":
+            return f"not ({self.condition(depth - 1)})"
+        if kind == "in":
+            return f"{self.integer(0)} in (1, n, 4)"
+        return f"({self.condition(depth - 1)} {kind} {self.condition(depth - 1)})"
+
+    def block(self, depth: int, loops: int) -> list[str]:
+        """Draw one to three statements."""
+        count = self.draw(st.integers(1, 3))
+        return [line for _ in range(count) for line in self.statement(depth, loops)]
+
+    def statement(self, depth: int, loops: int) -> list[str]:
+        """Draw a statement as lines."""
+        kinds = ["assign", "augment", "swap"]
+        kinds += ["if", "for", "while", "with", "match"] * (depth > 0)
+        kinds += ["break", "continue"] * (loops > 0)
+        kinds += ["return"] * (depth < 3)
+        drawn = getattr(self, f"_{self.draw(st.sampled_from(kinds))}")(depth, loops)
+        lines: list[str] = drawn
+        return lines
+
+    def _target(self) -> str:
+        return self.draw(st.sampled_from(VARIABLES))
+
+    def _assign(self, depth: int, loops: int) -> list[str]:
+        return [f"{self._target()} = {self.integer()} % 101"]
+
+    def _augment(self, depth: int, loops: int) -> list[str]:
+        name = self._target()
+        return [f"{name} += {self.integer()}", f"{name} %= 101"]
+
+    def _swap(self, depth: int, loops: int) -> list[str]:
+        return ["a, b = b, a"]
+
+    def _if(self, depth: int, loops: int) -> list[str]:
+        lines = [f"if {self.condition()}:", *_indented(self.block(depth - 1, loops))]
+        if self.draw(st.booleans()):
+            lines += [f"elif {self.condition()}:", *_indented(self.block(depth - 1, loops))]
+        if self.draw(st.booleans()):
+            lines += ["else:", *_indented(self.block(depth - 1, loops))]
+        return lines
+
+    def _for(self, depth: int, loops: int) -> list[str]:
+        self.counters += 1
+        items = self.draw(
+            st.sampled_from(("range(n % 4)", "range(3)", "range(1, m % 6, 2)", "(1, 2)"))
+        )
+        name = f"i{self.counters}"
+        body = [f"{self._target()} = ({self.integer()} + {name}) % 101"]
+        lines = [f"for {name} in {items}:", *_indented(body + self.block(depth - 1, loops + 1))]
+        return lines + self._else(depth, loops)
+
+    def _while(self, depth: int, loops: int) -> list[str]:
+        self.counters += 1
+        name = f"w{self.counters}"
+        lines = [f"{name} = 0", f"while {name} < {self.integer()} % 4:"]
+        lines += _indented([f"{name} += 1", *self.block(depth - 1, loops + 1)])
+        return lines + self._else(depth, loops)
+
+    def _else(self, depth: int, loops: int) -> list[str]:
+        if not self.draw(st.booleans()):
+            return []
+        return ["else:", *_indented(self.block(depth - 1, loops))]
+
+    def _with(self, depth: int, loops: int) -> list[str]:
+        return [f"with nullcontext({self.integer()}) as z:", "    c = z % 101",
+                *_indented(self.block(depth - 1, loops))]  # fmt: skip
+
+    def _match(self, depth: int, loops: int) -> list[str]:
+        lines = [f"match {self.integer()} % 5:", "    case 0 | 3:"]
+        lines += _indented(_indented(self.block(depth - 1, loops)))
+        lines += [f"    case 1 if {self.condition(1)}:"]
+        return lines + _indented(_indented(self.block(depth - 1, loops)))
+
+    def _break(self, depth: int, loops: int) -> list[str]:
+        return ["break"]
+
+    def _continue(self, depth: int, loops: int) -> list[str]:
+        return ["continue"]
+
+    def _return(self, depth: int, loops: int) -> list[str]:
+        return [f"return {self.integer(1)} + a"]
+
+
+def _indented(lines: list[str]) -> list[str]:
+    return [f"    {line}" for line in lines]
+
+
+@st.composite
+def programs(draw: st.DrawFn) -> str:
+    """Draw the text of `helper(n, m)`, and of a kernel `f(n, m, o)` that stores what it returns."""
+    drawer = ProgramDrawer(draw)
+    body = [f"a, b, c = {draw(st.integers(0, 4))}, n % 101, m % 101"]
+    for _ in range(draw(st.integers(1, 3))):
+        body += drawer.statement(3, 0)
+    lines = ["def helper(n, m):", *_indented([*body, "return a + b * 2 + c"])]
+    lines += ["def f(n, m, o):", "    o[0] = helper(n, m)"]
+    return "\n".join(["from contextlib import nullcontext", *lines, ""])
+
+
+# Pipelines of the IR, small enough to be evaluated many times.
+
+
+def pipeline_cases() -> st.SearchStrategy[Case]:
+    """Draw a pipeline with the extents that it runs with; products have blocks for tensor cores."""
+    small = {
+        "kind": st.sampled_from([k for k in KINDS if k != PRODUCT]),
+        "dtype": st.sampled_from([f32, f16, i32]),
+        "block": st.sampled_from([(8, 16), (16, 8), (16, 16), (4, 32)]),
+    }
+    product = {
+        "kind": st.just(PRODUCT),
+        "dtype": st.just(f32),
+        "block": st.sampled_from([(64, 16), (64, 64), (128, 32)]),
+    }
+    return _cases(small) | _cases(product)
+
+
+def _cases(parts: dict[str, st.SearchStrategy[Any]]) -> st.SearchStrategy[Case]:
+    return st.builds(
+        Case,
+        **parts,
+        around=st.sampled_from(AROUND),
+        trips=st.integers(0, 9),
+        is_dynamic=st.booleans(),
+        stages=st.integers(0, 4),
+        rows=st.integers(1, 40),
+        columns=st.integers(1, 40),
+        has_branch=st.booleans(),
+        has_second=st.booleans(),
+        shift=st.sampled_from([0, 0, 1, -3]),
+        is_inner_axis=st.booleans(),
+        has_tma=st.booleans(),
+    )
