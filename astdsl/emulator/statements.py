@@ -188,6 +188,7 @@ class _Body:
         self.scopes = _Scopes(function)
         self.kernel_line: KernelLine | None = None
         self.last_label = ""
+        self.used_bytes: int | None = None
 
 
 def parse_body(tokens: Tokens, function: Function, module: Module) -> None:
@@ -302,6 +303,15 @@ def _skip(body: _Body) -> None:
     skip_statement(body.tokens)
 
 
+def _pragma(body: _Body) -> None:
+    """Read a pragma; all but the mask of the next load's bytes are advice."""
+    tokens = body.tokens
+    while (word := tokens.next()) != ";":
+        name, _, mask = word.strip('"').partition(" ")
+        if name == "used_bytes_mask":
+            body.used_bytes = int(mask, 0)
+
+
 def _branch_targets(body: _Body) -> None:
     tokens = body.tokens
     tokens.next()
@@ -329,7 +339,7 @@ _STATEMENTS: dict[str, Callable[[_Body], None]] = {
     ".global": _variables,
     ".const": _variables,
     ".loc": _loc,
-    ".pragma": _skip,
+    ".pragma": _pragma,
     ".callprototype": _skip,
     ".calltargets": _skip,
     ".branchtargets": _branch_targets,
@@ -352,8 +362,10 @@ def _instruction(body: _Body) -> None:
         operands.append(parse_operand(tokens, body.scopes))
         if not tokens.take(",") and tokens.peek() != ";":
             raise tokens.error(f"`{tokens.peek()}` is not expected among operands")
+    place = (line, body.kernel_line, body.used_bytes)
+    body.used_bytes = None
     body.function.instructions.append(
-        Instruction(opcode, tuple(operands), predicate, negated, line, body.kernel_line)
+        Instruction(opcode, tuple(operands), predicate, negated, *place)
     )
 
 

@@ -80,7 +80,8 @@ Operand = Register | Immediate | Symbol | Address | Vector | Pair | Negated | Gr
 class Instruction:
     """One instruction: `@p opcode operands;`.
 
-    `opcode` is the whole dotted name; `modifiers` are its parts after the first.
+    `opcode` is the whole dotted name; `modifiers` are its parts after the first. `used_bytes` has
+    a bit for every byte of a load whose value matters, None where all do (pragma `used_bytes_mask`).
     """
 
     opcode: str
@@ -89,6 +90,7 @@ class Instruction:
     negated: bool
     ptx_line: int
     kernel_line: KernelLine | None
+    used_bytes: int | None = None
 
     @property
     def modifiers(self) -> list[str]:

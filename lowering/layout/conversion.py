@@ -45,7 +45,7 @@ def slice_moves(
 ) -> Moves | None:
     """Return the plan for a target whose element i is the source's `start + i * step`."""
     places = _coordinates(target)
-    alive = (places < np.array(target.shape)).all(axis=2)
+    alive = np.asarray((places < np.array(target.shape)).all(axis=2))
     moved = places * np.array(steps, np.int64) + np.array(starts, np.int64)
     return _planned(source, _numbered(moved, source.shape, alive), target)
 
@@ -57,14 +57,15 @@ def part_moves(part: Layout, target: Layout, starts: tuple[int, ...]) -> Moves |
     Registers with no element of the part in any thread have no source.
     """
     places = _coordinates(target) - np.array(starts, np.int64)
-    alive = ((places >= 0) & (places < np.array(part.shape))).all(axis=2)
+    alive = np.asarray(((places >= 0) & (places < np.array(part.shape))).all(axis=2))
     return _planned(part, _numbered(places, part.shape, alive), target)
 
 
 def element_numbers(layout: Layout) -> NDArray[np.int64]:
     """Return the row-major number of each (thread, register)'s element, -1 for padding."""
     places = _coordinates(layout)
-    return _numbered(places, layout.shape, (places < np.array(layout.shape)).all(axis=2))
+    alive = np.asarray((places < np.array(layout.shape)).all(axis=2))
+    return _numbered(places, layout.shape, alive)
 
 
 def _planned(source: Layout, wanted: NDArray[np.int64], target: Layout) -> Moves | None:

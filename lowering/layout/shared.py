@@ -106,6 +106,7 @@ class SharedPlan:
     """Where everything in shared memory stands: barriers, buffers, then scratch."""
 
     offsets: dict[Value, int] = field(default_factory=dict)
+    sizes: dict[Value, int] = field(default_factory=dict)
     layouts: dict[Value, BufferLayout] = field(default_factory=dict)
     used_bytes: int = 0
     scratch_bytes: int = 0
@@ -151,4 +152,5 @@ class SharedPlan:
 
     def _place(self, value: Value, size_bytes: int, align: int) -> None:
         self.offsets[value] = _up(self.used_bytes, align)
+        self.sizes[value] = size_bytes
         self.used_bytes = self.offsets[value] + size_bytes

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -16,6 +17,7 @@ from astdsl.emulator.undefined import mark, undefined_mask
 if TYPE_CHECKING:
     from astdsl.emulator.lanes import Lanes
     from astdsl.emulator.machine import Machine
+    from astdsl.emulator.memory import Loaded
     from astdsl.emulator.operands import Operands
     from astdsl.emulator.registers import Place
     from astdsl.emulator.scalars import Array, Scalar
@@ -76,8 +78,11 @@ def prepare_load(ops: Operands) -> Execute:
     places: list[Place | None] = [None if is_sink(e) else ops.place(e) for e in elements]
     dtype, words = _storage(scalar)
 
+    used_bytes = ops.instruction.used_bytes
+    load = _load_all if used_bytes is None else partial(_load_used, used_bytes)
+
     def execute(m: Machine, lanes: Lanes) -> None:
-        values, undefined = m.memory.load(m, lanes, space, address(m, lanes), dtype, count * words)
+        values, undefined = load(m, lanes, space, address(m, lanes), dtype, count * words)
         if words == 2:
             values = values.reshape(-1, count, 2)
         typed = values.view(scalar.dtype) if scalar.count == 1 else values
@@ -92,6 +97,40 @@ def prepare_load(ops: Operands) -> Execute:
                     mark(m, place, lanes, undefined)
 
     return execute
+
+
+def _load_all(
+    m: Machine, lanes: Lanes, space: str, addresses: Array, dtype: np.dtype[np.generic], count: int
+) -> Loaded:
+    return m.memory.load(m, lanes, space, addresses, dtype, count)
+
+
+def _load_used(
+    used_bytes: int,
+    m: Machine,
+    lanes: Lanes,
+    space: str,
+    addresses: Array,
+    dtype: np.dtype[np.generic],
+    count: int,
+) -> Loaded:
+    """Load only the bytes that matter: the others may be unwritten, or lie outside of everything.
+
+    LLVM joins loads over gaps and says so; no fault of hardware depends on such bytes, since an
+    aligned access does not cross the border of an allocation's last 16 bytes.
+    """
+    width = dtype.itemsize * count
+    raw = np.zeros((lanes.n, width), np.uint8)
+    undefined = None
+    for place in range(width):
+        if used_bytes >> place & 1:
+            raw[:, place], unwritten = m.memory.load(
+                m, lanes, space, addresses + place, UNSIGNED[8]
+            )
+            if unwritten is not None:
+                undefined = unwritten if undefined is None else undefined | unwritten
+    values = raw.view(dtype)
+    return (values if count > 1 else values[:, 0]), undefined
 
 
 def _packed(values: Array, scalar: Scalar) -> Array:

@@ -81,7 +81,8 @@ def _function(kind: type[Op]) -> ElementRule:
     return in_single(rule)
 
 
-_RULES = {kind: _function(kind) for kind in (ops.Sqrt, *FUNCTIONS)}
+_KINDS: tuple[type[Op], ...] = (ops.Sqrt, *FUNCTIONS)
+_RULES = {kind: _function(kind) for kind in _KINDS}
 
 
 @lowers_elements(*_RULES)

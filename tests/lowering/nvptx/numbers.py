@@ -42,7 +42,7 @@ def special(dtype: DType) -> Array:
 
 
 def _special_floats(dtype: DType) -> Array:
-    info = ml_dtypes.finfo(dtype.numpy)
+    info: Any = ml_dtypes.finfo(dtype.numpy)  # type: ignore[no-untyped-call]
     tiny, normal, most = (
         float(info.smallest_subnormal), float(info.smallest_normal), float(info.max),
     )  # fmt: skip
@@ -81,6 +81,17 @@ def pairs(dtype: DType) -> tuple[Array, Array]:
         np.concatenate([left, any_bits(dtype, 99, 1)]),
         np.concatenate([right, any_bits(dtype, 99, 2)]),
     )
+
+
+def without_nan(x: Array) -> Array:
+    """Return an array with zeros in place of NaNs."""
+    return np.where(is_nan(x), np.zeros_like(x), x)
+
+
+def is_nan(x: Array) -> Array:
+    """Return which elements are NaN, of any dtype."""
+    with np.errstate(invalid="ignore"):  # ml_dtypes warns of them
+        return np.isnan(x) if x.dtype.kind not in "biu" else np.zeros(x.shape, np.bool_)
 
 
 def some(dtype: DType) -> Array:

@@ -1,3 +1,5 @@
+"""Elementwise arithmetic against the reference, on the numbers that it goes wrong on."""
+
 import numpy as np
 import pytest
 
@@ -9,7 +11,6 @@ from tests.lowering.nvptx.numbers import (
     FLOATS,
     INTEGERS,
     NUMBERS,
-    SIGNED,
     Array,
     any_bits,
     pairs,
@@ -38,7 +39,9 @@ UNARY = [
 ]
 
 
-def of_each(kind: type[Op], *columns: list[Array], dtypes: tuple[DType, ...], **fields: object) -> Compared:
+def of_each(
+    kind: type[Op], *columns: list[Array], dtypes: tuple[DType, ...], **fields: object
+) -> Compared:
     """Run an operation on tiles of several dtypes; a column is an operand for each of them."""
     inputs = [array for row in zip(*columns, strict=True) for array in row]
     kinds = [dtype for dtype in dtypes for _ in columns]

@@ -1,3 +1,5 @@
+"""Conversions between all dtypes against the reference, near the borders of each."""
+
 import numpy as np
 import pytest
 

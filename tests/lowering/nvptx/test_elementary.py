@@ -1,3 +1,5 @@
+"""Elementary functions against the reference, within the error of libdevice."""
+
 import numpy as np
 import pytest
 

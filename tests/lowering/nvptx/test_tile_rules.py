@@ -1,3 +1,8 @@
+"""Moving elements between layouts, shapes and places, against the reference."""
+
+from collections.abc import Callable
+from typing import TypeAlias
+
 import numpy as np
 import pytest
 
@@ -15,7 +20,8 @@ from tests.lowering.nvptx.numbers import EVERY, Array, any_bits
 from tests.lowering.nvptx.tiles import THREADS, Tiles, run
 
 # Layouts of a tile of two axes, as products, loads along rows and along columns leave it.
-LAYOUTS = {
+MakeLayout: TypeAlias = Callable[[tuple[int, int]], Layout]
+LAYOUTS: dict[str, MakeLayout] = {
     "rows": lambda shape: blocked(shape, THREADS, 2 if shape[1] % 2 == 0 else 1),
     "columns": lambda shape: blocked(shape, THREADS, 1, (0, 1)),
     "wgmma": lambda shape: wgmma_accumulator(shape, THREADS),
@@ -29,9 +35,9 @@ def filled(dtype: DType, shape: tuple[int, ...]) -> Array:
     return any_bits(dtype, int(np.prod(shape)), 7).reshape(shape)
 
 
-@pytest.fixture(params=LAYOUTS.values(), ids=LAYOUTS.keys(), name="layout")
-def _layout(request: pytest.FixtureRequest) -> object:
-    return request.param
+@pytest.fixture(params=LAYOUTS, name="layout")
+def _layout(request: pytest.FixtureRequest) -> MakeLayout:
+    return LAYOUTS[request.param]
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
@@ -58,7 +64,7 @@ def test_every_dtype_passes_through_shared_memory(dtype: DType) -> None:
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_an_index_tile_counts_along_its_axis(shape: tuple[int, int], layout: object) -> None:
+def test_an_index_tile_counts_along_its_axis(shape: tuple[int, int], layout: MakeLayout) -> None:
     def build(tiles: Tiles, x: Value) -> None:
         for axis in (0, 1):
             for dtype in (i8, i32, i64, u8, f16, bf16, f32, f64):
@@ -77,11 +83,9 @@ def test_an_index_tile_that_nothing_places_is_made_in_the_coalesced_layout() -> 
     run(build, filled(i32, (3,)), dtypes=[i32]).agree()
 
 
-@pytest.mark.parametrize(
-    "shape", [(), (6,), (1,), (1, 6), (17, 1), (1, 1), (17, 6)], ids=str
-)
+@pytest.mark.parametrize("shape", [(), (6,), (1,), (1, 6), (17, 1), (1, 1), (17, 6)], ids=str)
 def test_a_broadcast_repeats_axes_of_extent_one_and_new_ones(
-    shape: tuple[int, ...], layout: object
+    shape: tuple[int, ...], layout: MakeLayout
 ) -> None:
     def build(tiles: Tiles, x: Value, y: Value) -> None:
         wide = tiles.make(ops.Broadcast, x, shape=(17, 6))
@@ -93,7 +97,7 @@ def test_a_broadcast_repeats_axes_of_extent_one_and_new_ones(
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_a_transposed_tile_keeps_its_registers(shape: tuple[int, int], layout: object) -> None:
+def test_a_transposed_tile_keeps_its_registers(shape: tuple[int, int], layout: MakeLayout) -> None:
     def build(tiles: Tiles, x: Value) -> None:
         tiles.give(tiles.make(ops.Transpose, x, permutation=(1, 0)))
 
@@ -153,7 +157,9 @@ def test_a_reshape_within_each_thread_needs_no_shared_memory() -> None:
     def build(tiles: Tiles, x: Value) -> None:
         tiles.give(tiles.make(ops.Reshape, x, shape=(128, 2, 4)))
 
-    rows = Layout((128, 8), blocked((128, 8), THREADS, 8).registers, blocked((128,), THREADS).threads)
+    rows = Layout(
+        (128, 8), blocked((128, 8), THREADS, 8).registers, blocked((128,), THREADS).threads
+    )
     found = run(build, filled(i32, (128, 8)), dtypes=[i32], layouts=[rows])
     found.agree()
 
@@ -169,7 +175,7 @@ SLICES = [
 
 @pytest.mark.parametrize(("starts", "sizes", "steps"), SLICES, ids=str)
 def test_a_slice_takes_every_step_from_its_start(
-    starts: tuple[int, ...], sizes: tuple[int, ...], steps: tuple[int, ...], layout: object
+    starts: tuple[int, ...], sizes: tuple[int, ...], steps: tuple[int, ...], layout: MakeLayout
 ) -> None:
     def build(tiles: Tiles, x: Value) -> None:
         fields = {"starts": starts, "sizes": sizes, "steps": steps}
@@ -186,7 +192,7 @@ def test_a_slice_takes_every_step_from_its_start(
     ids=str,
 )
 def test_an_inserted_part_replaces_its_place_alone(
-    size: tuple[int, int], starts: tuple[int, int], layout: object
+    size: tuple[int, int], starts: tuple[int, int], layout: MakeLayout
 ) -> None:
     def build(tiles: Tiles, x: Value, part: Value) -> None:
         tiles.give(tiles.make(ops.Insert, x, part, starts=starts))

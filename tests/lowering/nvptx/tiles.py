@@ -30,6 +30,7 @@ from astdsl.lowering.nvptx.values import LV
 from astdsl.lowering.target import SM_90A
 from astdsl.lowering.windows import Forms
 from astdsl.source import NOWHERE
+from tests.lowering.nvptx.numbers import is_nan
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 FAMILIES = rules.FAMILIES
@@ -85,16 +86,14 @@ class Compared:
 
 def bits_of(x: Array) -> Array:
     """Return the bits of an array as integers, one pattern for every NaN."""
-    x = np.array(x)
     if x.dtype.kind not in "biu":
-        with np.errstate(invalid="ignore"):  # ml_dtypes warns of NaN
-            x = np.where(x != x, np.array(np.nan, x.dtype), x)
+        x = np.where(is_nan(x), np.array(np.nan, x.dtype), x)
     return x.reshape(-1).view(f"u{x.dtype.itemsize}").reshape(x.shape)
 
 
 def distance(found: Array, wanted: Array) -> Array:
     """Return the difference of floats in units of the last place of the wanted ones."""
-    info = ml_dtypes.finfo(wanted.dtype)
+    info: Any = ml_dtypes.finfo(wanted.dtype)  # type: ignore[no-untyped-call]
     wide = wanted.astype(np.float64)
     with np.errstate(all="ignore"):
         exponent = np.floor(np.log2(np.maximum(np.abs(wide), float(info.smallest_normal))))
