@@ -181,6 +181,8 @@ def issue_load(transfer: Transfer, barrier_rows: Array, barrier_offsets: Array) 
             mbarriers_of(m).complete_bytes(barrier_rows, barrier_offsets, sizes)
         except BarrierMisuse as error:
             raise transfer.fault(error.code, error.message, error.at) from None
+        if m.guard is not None:
+            m.guard.complete_mbarrier(barrier_rows, barrier_offsets)
         m.wake = True
 
     operation = transfer.operation(perform)

@@ -1,7 +1,7 @@
 """Hazards of shared memory between ordinary accesses and the async proxy, by 16-byte chunk.
 
-Three states are kept for every chunk of every block: asynchronous writes in flight, asynchronous
-reads in flight, and the last ordinary write that no `fence.proxy.async` has covered yet.
+Every chunk of every block knows its asynchronous reads and writes in flight, and, through `races`,
+the accesses before that no barrier or proxy fence orders before the next one.
 Invariant: correct programs are never reported: where the order of two accesses is not known, they
 count as ordered.  Source: PTX ISA 8.6 "Proxies", 9.7.13.4 "fence.proxy".
 """
@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from astdsl.emulator.clocks import Channel, Clocks
 from astdsl.emulator.mbarriers import BARRIER_BYTES, mbarriers_of
+from astdsl.emulator.races import SharedRaces
 
 if TYPE_CHECKING:
     from astdsl.emulator.asynchronous import Operation
@@ -72,12 +74,12 @@ class SharedGuard:
         self._defined = shared.defined.view(np.complex128)
         self._writing = np.zeros(shape, np.uint16)
         self._reading = np.zeros(shape, np.uint16)
-        # Last unfenced ordinary write: site * warps + warp, 0 = none; sites count from 1.
-        self._unfenced = np.zeros(shape, np.int32)
-        self._n_warps = -(-m.n_threads // 32)
-        self._sites = [0]
-        self._acquired = np.zeros((shape[0], self._n_warps), np.int32)
         self._uses: list[_Use] = []
+        self.clocks = Clocks(m)
+        self._block_barriers = Channel(self.clocks, m.n_blocks)
+        self._mbarriers = Channel(self.clocks, m.n_blocks)
+        # Clocks are kept by block; accesses across a cluster are not compared.
+        self.races = SharedRaces(m, self.clocks) if m.launch.cluster_size == 1 else None
 
     # Ordinary accesses.
 
@@ -88,49 +90,59 @@ class SharedGuard:
             busy = self._writing[rows, offsets >> _CHUNK_SHIFT] > 0
             if busy.any():
                 raise self._collision(lanes, rows, offsets, busy, "read")
+        if self.races is not None:
+            self.races.read(lanes, rows, offsets, width)
 
     def write(self, lanes: Lanes, rows: Array, offsets: Array, width: int) -> None:
-        """Check an ordinary write, and note that no proxy fence covers it yet."""
+        """Check an ordinary write; no proxy fence covers it yet."""
         self._check_barriers(lanes, rows, offsets, width)
-        place = rows, offsets >> _CHUNK_SHIFT
         if self._uses:
+            place = rows, offsets >> _CHUNK_SHIFT
             busy = (self._writing[place] > 0) | (self._reading[place] > 0)
             if busy.any():
                 raise self._collision(lanes, rows, offsets, busy, "written")
-        self._sites.append(self._m.pc)
-        site = (len(self._sites) - 1) * self._n_warps
-        self._unfenced[place] = site + (self._m.thread_of[lanes.sel] >> 5)
-
-    def acquire(self, lanes: Lanes) -> None:
-        """Note that warps passed a barrier: what was written before may now be theirs to fence."""
-        place = self._m.block_of[lanes.sel], self._m.thread_of[lanes.sel] >> 5
-        self._acquired[place] = len(self._sites) - 1
+        if self.races is not None:
+            self.races.write(lanes, rows, offsets, width)
 
     def fence(self, lanes: Lanes) -> None:
-        """Run `fence.proxy.async`: cover the warps' own writes, and those before their barrier."""
-        if len(self._sites) == 1:
-            return
-        if lanes.n == self._m.n_lanes:
-            self._unfenced.fill(0)
-            return
-        warps = self._m.thread_of[lanes.sel] >> 5
-        rows = self._m.block_of[lanes.sel]
-        own = np.zeros(self._acquired.shape, np.bool_)
-        own[rows, warps] = True
-        until = np.where(own, self._acquired, 0).max(axis=1)
-        blocks = np.unique(rows)
-        stamps = self._unfenced[blocks]
-        covered = own[blocks[:, None], stamps % self._n_warps]
-        covered |= stamps // self._n_warps <= until[blocks, None]
-        stamps[covered] = 0
-        self._unfenced[blocks] = stamps
+        """Run `fence.proxy.async` of warps."""
+        if self.races is not None:
+            self.races.fence(lanes)
+
+    # Barriers, by which warps learn of each other.
+
+    def arrive(self, lanes: Lanes, numbers: Array) -> None:
+        """Note that warps arrive at block barriers."""
+        self._block_barriers.give(*self.clocks.warps(lanes), numbers)
+
+    def passed(self, lanes: Lanes, numbers: Array) -> None:
+        """Note that warps pass block barriers."""
+        self._block_barriers.take(*self.clocks.warps(lanes), numbers)
+
+    def arrive_mbarrier(self, lanes: Lanes, rows: Array, offsets: Array) -> None:
+        """Note that warps arrive at mbarriers."""
+        if self.races is not None:
+            self.races.touch(lanes, rows, offsets, BARRIER_BYTES)
+            warps = self._m.thread_of[lanes.sel] >> 5
+            self._mbarriers.give(rows, warps, self._barriers.columns(offsets))
+
+    def pass_mbarrier(self, lanes: Lanes, rows: Array, offsets: Array) -> None:
+        """Note that warps have seen phases of mbarriers complete."""
+        if self.races is not None:
+            self.races.touch(lanes, rows, offsets, BARRIER_BYTES)
+            warps = self._m.thread_of[lanes.sel] >> 5
+            self._mbarriers.take(rows, warps, self._barriers.columns(offsets))
+
+    def complete_mbarrier(self, rows: Array, offsets: Array) -> None:
+        """Note that an asynchronous operation has completed at mbarriers."""
+        self._mbarriers.give_async(rows, self._barriers.columns(offsets))
 
     # Asynchronous accesses.
 
     def begin_read(self, operation: Operation, lanes: Lanes, index: Index) -> None:
         """Check that an operation may read chunks, which it does until `end`."""
-        self._check_fenced(operation, lanes, index)
         self._check_idle(operation, lanes, index, self._writing, "reads")
+        self._check_ordered(operation, lanes, index, writes=False)
         undefined = self._defined[index] != _ALL_DEFINED
         if undefined.any():
             row, offset = self._place(index, undefined)
@@ -143,9 +155,9 @@ class SharedGuard:
 
     def begin_write(self, operation: Operation, lanes: Lanes, index: Index) -> None:
         """Check that an operation may overwrite chunks, which are undefined until `end`."""
-        self._check_fenced(operation, lanes, index)
         self._check_idle(operation, lanes, index, self._writing, "overwrites")
         self._check_idle(operation, lanes, index, self._reading, "overwrites")
+        self._check_ordered(operation, lanes, index, writes=True)
         self._writing[index] += 1
         self._defined[index] = 0
         self._uses.append(_Use(operation, index, writes=True))
@@ -158,6 +170,8 @@ class SharedGuard:
             counts[use.index] -= 1
             if use.writes:
                 self._defined[use.index] = _ALL_DEFINED
+            if self.races is not None:
+                self.races.done(use.index, operation.place, writes=use.writes)
 
     # Reports.
 
@@ -177,19 +191,33 @@ class SharedGuard:
                 int(lanes.index[at]),
             )
 
-    def _check_fenced(self, operation: Operation, lanes: Lanes, index: Index) -> None:
-        stamps = self._unfenced[index]
-        if not stamps.any():
+    def _check_ordered(
+        self, operation: Operation, lanes: Lanes, index: Index, *, writes: bool
+    ) -> None:
+        """Fault if an ordinary write is not fenced, or an access is not ordered before."""
+        if self.races is None:
             return
-        row, offset = self._place(index, stamps > 0)
-        site = int(self._unfenced[row, offset >> _CHUNK_SHIFT]) // self._n_warps
-        raise self._fault(
-            "E252",
-            f"the {operation.what} accesses shared memory at {offset:#x} after an ordinary store "
-            f"({self._m.place_text(self._sites[site])}) without fence.proxy.async between them",
-            lanes, row,
-            "execute `fence.proxy.async` after the store and before the barrier",
-        )  # fmt: skip
+        verb = "overwrites" if writes else "reads"
+        bare = self.races.uncovered(index)
+        if bare.any():
+            row, offset = self._place(index, bare)
+            stamp = int(self.races.stored[row, offset >> _CHUNK_SHIFT])
+            place = self.clocks.place_text(stamp // self.clocks.n_actors)
+            raise self._fault(
+                "E252",
+                f"the {operation.what} {verb} shared memory at {offset:#x} after an ordinary store "
+                f"({place}) without fence.proxy.async between them",
+                lanes, row,
+                "execute `fence.proxy.async` after the store and before the barrier",
+            )  # fmt: skip
+        unordered = self.races.unordered(lanes, index, writes=writes)
+        if unordered.any():
+            row, offset = self._place(index, unordered)
+            raise self._fault(
+                "E234", f"the {operation.what} {verb} shared memory at {offset:#x} after an access "
+                "of another warp that no barrier orders before it", lanes, row,
+                "put a barrier between the two accesses",
+            )  # fmt: skip
 
     def _check_idle(
         self, operation: Operation, lanes: Lanes, index: Index, counts: Array, verb: str

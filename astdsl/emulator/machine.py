@@ -44,6 +44,7 @@ class Condition:
     ready: Callable[[Machine, Lanes], BoolArray]
     describe: Callable[[Machine, Lanes], str]
     resume: Callable[[Machine, Lanes], None] | None = None
+    passed: Callable[[Machine, Lanes], None] | None = None
     again: bool = False
 
 
@@ -179,9 +180,9 @@ class Machine:
         return "{}:{}:{}, ".format(*instruction.kernel_line) + at
 
     def acquire(self, lanes: Lanes) -> None:
-        """Note that lanes have passed a barrier and see what was done before it."""
+        """Count all that has happened as ordered before what these lanes do next."""
         if self.guard is not None:
-            self.guard.acquire(lanes)
+            self.guard.clocks.know_all(lanes)
 
     # What control instructions may use.
 
@@ -218,7 +219,9 @@ class Machine:
         if not len(blocks):
             return
         for operation in self.asynchronous.pending:
-            left = () if operation.blocks is None else np.intersect1d(operation.blocks, blocks)
+            if operation.blocks is None:
+                continue
+            left = np.intersect1d(operation.blocks, blocks)
             if len(left):
                 raise self.fault(
                     "E256",
@@ -336,7 +339,10 @@ class Machine:
                 self._add(self._blocked, group)
             if going.n:
                 self.polls = 0
-                self.acquire(going)
+                if condition.passed is None:
+                    self.acquire(going)
+                else:
+                    condition.passed(self, going)
                 if condition.resume is not None:
                     condition.resume(self, going)
                 self._add(self._ready, Group(group.pc + (not condition.again), going, group.stack))

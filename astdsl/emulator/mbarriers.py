@@ -147,6 +147,10 @@ class Mbarriers:
         """Return the offsets at which a block has live barriers, ascending."""
         return sorted(o for o, column in self._column.items() if self._live[block, column])
 
+    def columns(self, offsets: Index) -> Index:
+        """Return a small number for each barrier's offset, the same in all blocks."""
+        return self._columns(offsets)
+
     def overlaps(self, blocks: Index, first: Index, size_bytes: int) -> NDArray[np.bool_]:
         """Say for each access [first, first + size) whether it touches a live barrier."""
         touched = np.zeros(np.broadcast_shapes(blocks.shape, first.shape), np.bool_)

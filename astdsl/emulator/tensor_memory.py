@@ -8,11 +8,12 @@ Source: PTX ISA 9.7.16.1 "Tensor Memory", 9.7.16.7 "Allocation", 9.7.16.6 "Memor
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from astdsl.emulator.formats.fragments import TMEM_COLUMNS, TMEM_LANES
+from astdsl.emulator.tensor_races import TensorRaces
 
 if TYPE_CHECKING:
     from astdsl.emulator.asynchronous import Operation
@@ -30,6 +31,8 @@ _POISON = 0x7FC0DEAD
 
 # A rectangle of tensor memory: blocks, groups of 16 lanes, columns [first, end).
 Cells = tuple["Array", "Array", slice]
+# The same, or many at once, as an index of arrays [blocks, groups, columns].
+Where = tuple[Any, Any, Any]
 
 
 class TensorMemory:
@@ -49,6 +52,9 @@ class TensorMemory:
         self._unwaited = np.zeros(shape, np.bool_)
         self._loading = np.zeros(shape, np.bool_)
         self._users: list[tuple[Operation, Cells, bool]] = []
+        self._races: TensorRaces | None = None
+        if m.guard is not None and m.guard.races is not None:
+            self._races = TensorRaces(m.guard.clocks, shape)
         m.exit_checks.append(self._check_freed)
 
     # Allocation.
@@ -99,8 +105,9 @@ class TensorMemory:
 
     # Accesses of products and copies, which are asynchronous.
 
-    def begin(self, operation: Operation, cells: Cells, *, writes: bool, lane: int) -> None:
+    def begin(self, operation: Operation, cells: Cells, lanes: Lanes, *, writes: bool) -> None:
         """Put cells in flight: an operation reads or writes them until `end`."""
+        lane = int(lanes.index[0])
         if self._at(self._unwaited, cells).any():
             raise self._m.fault(
                 "E275", f"the {operation.what} uses tensor memory that tcgen05.st has written "
@@ -111,6 +118,13 @@ class TensorMemory:
                 "E275", f"the {operation.what} overwrites tensor memory that tcgen05.ld reads "
                 "without tcgen05.wait::ld", lane,
             )  # fmt: skip
+        if self._races is not None and self._m.guard is not None:
+            known = self._m.guard.clocks.issuers(lanes)[cells[0]]
+            where = self._index(cells)
+            self._check_order(
+                self._races.unordered_operation(where, known, writes=writes), where, lane,
+                f"the {operation.what} uses",
+            )  # fmt: skip
         counts = self._writing if writes else self._reading
         counts[self._index(cells)] += 1
         self._users.append((operation, cells, writes))
@@ -120,6 +134,8 @@ class TensorMemory:
         mine = [user for user in self._users if user[0] is operation]
         self._users = [user for user in self._users if user[0] is not operation]
         for _, cells, writes in mine:
+            if self._races is not None:
+                self._races.done(self._index(cells), operation.place, writes=writes)
             counts = self._writing if writes else self._reading
             counts[self._index(cells)] -= 1
             if writes:
@@ -131,20 +147,44 @@ class TensorMemory:
 
     # Accesses of loads and stores, which warps execute: arrays of (row, group, column).
 
-    def check_load(self, where: tuple[Array, Array, Array]) -> BoolArray:
-        """Return which elements a load may not read: a product writes them, or a store has."""
-        bad: BoolArray = (self._writing[where] > 0) | self._unwaited[where]
-        return bad
+    def load(self, where: Where, leaders: Array) -> None:
+        """Check and note a load by the warps of the lanes `leaders`; no wait covers it yet."""
+        self._check_free((self._writing[where] > 0) | self._unwaited[where], where, leaders, "read")
+        self._order_access(where, leaders, stores=False)
+        self._loading[where] = True
 
-    def check_store(self, where: tuple[Array, Array, Array]) -> BoolArray:
-        """Return which elements a store may not write: a product uses them."""
-        bad: BoolArray = (self._writing[where] > 0) | (self._reading[where] > 0)
-        return bad
-
-    def stored(self, where: tuple[Array, Array, Array]) -> None:
-        """Note a store that no wait has covered."""
+    def store(self, where: Where, leaders: Array) -> None:
+        """Check and note a store by warps; no wait covers it yet."""
+        busy = (self._writing[where] > 0) | (self._reading[where] > 0)
+        self._check_free(busy, where, leaders, "written")
+        self._order_access(where, leaders, stores=True)
         self._unwaited[where] = True
-        self.defined[where] = True
+
+    def _order_access(self, where: Where, leaders: Array, *, stores: bool) -> None:
+        if self._races is None:
+            return
+        warps = self._m.thread_of[leaders] >> 5
+        bad = self._races.unordered_access(where, warps, stores=stores)
+        at = int(np.argmax(bad.reshape(len(leaders), -1).any(axis=1)))
+        self._check_order(bad, where, int(leaders[at]), "this access uses")
+        self._races.note(where, warps, stores=stores)
+
+    def _check_free(self, busy: BoolArray, where: Where, leaders: Array, verb: str) -> None:
+        if busy.any():
+            at, place = _first(busy, where)
+            raise self._m.fault(
+                "E276", f"column {place[2]} of tensor memory is {verb} while "
+                + self._user_text(place), int(leaders[at]),
+            )  # fmt: skip
+
+    def _check_order(self, bad: BoolArray, where: Where, lane: int, what: str) -> None:
+        if bad.any() and self._races is not None:
+            _, place = _first(bad, where)
+            raise self._m.fault(
+                "E277", f"{what} column {place[2]} of tensor memory, and nothing orders that after "
+                f"its use before ({self._races.place_text(place)})", lane,
+                help="wait for the commit's mbarrier, or put a barrier between the two",
+            )  # fmt: skip
 
     def wait_stores(self, rows: Array, warps: Array) -> None:
         """Run tcgen05.wait::st of warps, which access the 32 lanes of their place in four."""
@@ -156,11 +196,7 @@ class TensorMemory:
         for half in (0, 1):
             self._loading[rows, 2 * (warps % 4) + half] = False
 
-    def loaded(self, where: tuple[Array, Array, Array]) -> None:
-        """Note a load that no wait has covered."""
-        self._loading[where] = True
-
-    def user_text(self, place: tuple[int, int, int]) -> str:
+    def _user_text(self, place: tuple[int, int, int]) -> str:
         """Return which operation in flight uses a cell, for reports."""
         for operation, cells, _ in self._users:
             rows, groups, columns = cells
@@ -176,3 +212,17 @@ class TensorMemory:
     def _at(self, array: Array, cells: Cells) -> Array:
         values: Array = array[self._index(cells)]
         return values
+
+
+def _first(bad: BoolArray, where: Where) -> tuple[int, tuple[int, int, int]]:
+    """Return the leading position and the (block, group, column) of the first true element."""
+    at = np.unravel_index(int(np.argmax(bad)), bad.shape)
+    index = np.arange(bad.shape[2])
+    columns = where[2]
+    if isinstance(columns, slice):
+        columns = columns.start + index
+    rows, groups = where[0], where[1]
+    if rows.ndim == 2:
+        rows, groups = rows[:, :, None], groups[:, :, None]
+    row, group, column = (int(np.broadcast_to(p, bad.shape)[at]) for p in (rows, groups, columns))
+    return int(at[0]), (row, group, column)

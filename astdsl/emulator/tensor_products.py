@@ -99,7 +99,7 @@ class TensorProduct:
                 "E231", "tcgen05.mma adds to an accumulator that nothing has written", lane,
                 help="clear enable-input-d for the first product",
             )  # fmt: skip
-        memory.begin(self.operation, cells, writes=True, lane=lane)
+        memory.begin(self.operation, cells, self.lanes, writes=True)
 
     def add(self, a: SharedTile | TensorTile, b: SharedTile) -> None:
         """Add a step of K: guard what it reads."""
@@ -113,7 +113,7 @@ class TensorProduct:
                 memory.require_allocated(self.rows, tile.columns, lane, "operand A")
                 if not memory.is_defined(cells):
                     raise m.fault("E231", "tcgen05.mma reads A where nothing was written", lane)
-                memory.begin(self.operation, cells, writes=False, lane=lane)
+                memory.begin(self.operation, cells, self.lanes, writes=False)
         self.a_steps.append(a)
         self.b_steps.append(b)
 

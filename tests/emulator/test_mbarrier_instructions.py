@@ -128,7 +128,7 @@ def test_an_ordinary_access_of_a_live_barrier_is_a_fault(access):
 
 def test_memory_of_an_ended_barrier_is_ordinary():
     body = "@%p0 mbarrier.inval.shared::cta.b64 [%r1]; bar.sync 0;"
-    body += "st.shared.u32 [%r1], 9; ld.shared.u32 %r3, [%r1]; st.global.u32 [%d0], %r3;"
+    body += "st.shared.u32 [%r1], 9; bar.sync 0; ld.shared.u32 %r3, [%r1]; st.global.u32 [%d0], %r3;"
     assert launch(body)[0] == 9
 
 

@@ -128,6 +128,8 @@ class _Barrier:
             some = lanes if self.uniform else lanes.where(numbers == number)
             vote = None if votes is None else votes if self.uniform else votes[numbers == number]
             self._arrive_at(m, some, int(number), vote)
+        if m.guard is not None:
+            m.guard.arrive(lanes, numbers)
         m.wake = True
 
     def _numbers(self, m: Machine, lanes: Lanes) -> Array:
@@ -175,7 +177,12 @@ def _barrier_text(m: Machine, lanes: Lanes) -> str:
     return f"waits at barrier {number}, {arrived} of {expected} threads have arrived"
 
 
-_WAIT = Condition(_barrier_ready, _barrier_text)
+def _barrier_passed(m: Machine, lanes: Lanes) -> None:
+    if m.guard is not None:
+        m.guard.passed(lanes, m.state(_Arrivals).barrier[lanes.sel])
+
+
+_WAIT = Condition(_barrier_ready, _barrier_text, passed=_barrier_passed)
 _BARRIER_WORDS = ("cta", "sync", "arrive", "aligned", "red", "popc", "and", "or")
 
 
@@ -213,7 +220,7 @@ def prepare_bar_red(ops: Operands) -> Control:
     barrier = _Barrier(ops, 1, 1)
     name = next(word for word in ("popc", "and", "or") if ops.has(word))
     write = ops.destination(ops.args[0], "u32" if name == "popc" else "pred")
-    condition = Condition(_barrier_ready, _barrier_text, _reducer(name, write))
+    condition = Condition(_barrier_ready, _barrier_text, _reducer(name, write), _barrier_passed)
 
     def execute(m: Machine, lanes: Lanes) -> Lanes:
         barrier.arrive(m, lanes, np.broadcast_to(vote(m, lanes), lanes.n))

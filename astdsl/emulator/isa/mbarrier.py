@@ -67,6 +67,8 @@ def prepare_init(ops: Operands) -> Execute:
         rows, offsets = place(m, lanes)
         counts = _numbers(count, m, lanes)
         use(m, lanes, lambda b: b.init(rows, offsets, counts))
+        if m.guard is not None and m.guard.races is not None:
+            m.guard.races.made(lanes, rows, offsets, BARRIER_BYTES)
 
     return execute
 
@@ -115,7 +117,10 @@ def prepare_arrive(ops: Operands) -> Execute:
             b.expect_bytes(rows, offsets, numbers)
             return b.arrive(rows, offsets, np.ones(lanes.n, np.int64))
 
-        write(m, lanes, use(m, lanes, act))
+        tokens = use(m, lanes, act)
+        if m.guard is not None:
+            m.guard.arrive_mbarrier(lanes, rows, offsets)
+        write(m, lanes, tokens)
 
     return execute
 
@@ -168,17 +173,27 @@ def _check_parity(m: Machine, lanes: Lanes, wanted: Array) -> None:
         )  # fmt: skip
 
 
+def _learner(place: Place) -> Callable[[Machine, Lanes], None]:
+    """Return what lets lanes know what was done before the phase they saw complete."""
+
+    def learn(m: Machine, lanes: Lanes) -> None:
+        if m.guard is not None:
+            m.guard.pass_mbarrier(lanes, *place(m, lanes))
+
+    return learn
+
+
 @executes("mbarrier.test_wait")
 def prepare_test_wait(ops: Operands) -> Execute:
     """`mbarrier.test_wait{.parity}.b64 p, [addr], phase`: ask without waiting."""
-    ready, _, _ = _tester(ops)
-    write = ops.destination(ops.args[0], "pred")
+    ready, place, _ = _tester(ops)
+    write, learn = ops.destination(ops.args[0], "pred"), _learner(place)
 
     def execute(m: Machine, lanes: Lanes) -> None:
         passed = ready(m, lanes)
         write(m, lanes, passed)
         if passed.any():
-            m.acquire(lanes.where(passed))
+            learn(m, lanes.where(passed))
         if not passed.all():
             m.give_way(lanes)
 
@@ -200,20 +215,21 @@ def prepare_try_wait(ops: Operands) -> Control:
     def resume(m: Machine, lanes: Lanes) -> None:
         write(m, lanes, np.True_)
 
-    condition = Condition(ready, describe, resume)
+    learn = _learner(place)
+    condition = Condition(ready, describe, resume, learn)
 
     def execute(m: Machine, lanes: Lanes) -> Lanes:
         passed = ready(m, lanes)
         if passed.all():
             resume(m, lanes)
-            m.acquire(lanes)
+            learn(m, lanes)
             return lanes
         m.block(lanes.where(~passed), condition)
         going = lanes.where(passed)
         if not going.n:
             return lane_sets.NONE
         resume(m, going)
-        m.acquire(going)
+        learn(m, going)
         return going
 
     return execute

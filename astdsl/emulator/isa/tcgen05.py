@@ -113,6 +113,8 @@ def _allocate(m: Machine, lanes: Lanes, addresses: Any, columns: int) -> None:
     rows, offsets = m.memory.shared_place(m, leaders, targets, 4)
     # Not an ordinary store of the warp: no proxy fence is needed before the bytes are reused.
     m.memory.shared.store(rows, offsets, firsts[leaders.sel])
+    if m.guard is not None and m.guard.races is not None:
+        m.guard.races.made(leaders, rows, offsets, 4)
 
 
 @controls("tcgen05.dealloc")
@@ -292,6 +294,8 @@ def prepare_commit(ops: Operands) -> Execute:
         def perform() -> None:
             m.pc = pc
             use(m, lanes, lambda b: b.arrive(rows, offsets, ones))
+            if m.guard is not None:
+                m.guard.complete_mbarrier(rows, offsets)
 
         place_text = m.place_text(pc)
         m.asynchronous.issue(

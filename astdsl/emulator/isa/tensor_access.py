@@ -73,7 +73,8 @@ class _Access:
         """Return where the threads' registers lie, checked."""
         base = np.broadcast_to(self._address(m, lanes), lanes.n)
         thread = m.thread_of[lanes.sel]
-        place = _Located(self, m.block_of[lanes.sel], base >> LANE_SHIFT, base & COLUMN_MASK, thread)
+        rows, lane, column = m.block_of[lanes.sel], base >> LANE_SHIFT, base & COLUMN_MASK
+        place = _Located(self, rows, lane, column, thread)
         wrong = place.lane // _WARP != thread // _WARP % 4
         if wrong.any():
             at = int(np.argmax(wrong))
@@ -99,6 +100,11 @@ class _Located:
     lane: Array
     column: Array
     thread: Array
+
+    def leaders(self, lanes: Lanes) -> Array:
+        """Return the first lane of each warp."""
+        first: Array = lanes.index[self.thread % _WARP == 0]
+        return first
 
     def rectangles(self) -> Where:
         """Return (block, group, column) of all cells that each warp touches, [warps, g, c]."""
@@ -136,8 +142,8 @@ class _Located:
         block, lane, column = self.cells()
         values: Array = data[block, lane, column]
         if self.access.packs:
-            high = data[block, lane, column + 1]
-            return values & np.uint32(0xFFFF) | high << np.uint32(16)
+            values &= np.uint32(0xFFFF)
+            values |= data[block, lane, column + 1] << np.uint32(16)
         return values
 
     def write(self, data: Array, values: Array) -> None:
@@ -152,19 +158,6 @@ class _Located:
             return
         data[block, lane, column] = values & np.uint32(0xFFFF)
         data[block, lane, column + 1] = values >> np.uint32(16)
-
-
-def _checked(m: Machine, lanes: Lanes, bad: Array, where: Where, verb: str) -> None:
-    if bad.any():
-        at = np.unravel_index(int(np.argmax(bad)), bad.shape)
-        place = tuple(int(np.broadcast_to(w, bad.shape)[at]) for w in where)
-        leaders = lanes.index[m.thread_of[lanes.sel] % _WARP == 0]
-        raise m.fault(
-            "E276",
-            f"column {place[2]} of tensor memory is {verb} while "
-            + tensor_memory(m).user_text((place[0], place[1], place[2])),
-            int(leaders[at[0]]),
-        )
 
 
 def _collective(body: Callable[[Machine, Lanes], None]) -> Control:
@@ -192,7 +185,7 @@ def prepare_load(ops: Operands) -> Control:
         m.in_flight.require_free(access.places, lanes)
         place = access.locate(m, lanes)
         where = place.rectangles()
-        _checked(m, lanes, memory.check_load(where), where, "read")
+        memory.load(where, place.leaders(lanes))
         _write_registers(m, lanes, rows, place.read(memory.data))
         undefined = None
         if not memory.defined[where].all():
@@ -201,7 +194,6 @@ def prepare_load(ops: Operands) -> Control:
         if undefined is not None or m.undefined:
             for at, register in enumerate(access.places):
                 mark(m, register, lanes, None if undefined is None else undefined[at])
-        memory.loaded(where)
 
     return _collective(body)
 
@@ -229,10 +221,10 @@ def prepare_store(ops: Operands) -> Control:
         require_defined(m, lanes, access.places, "a value stored to tensor memory")
         place = access.locate(m, lanes)
         where = place.rectangles()
-        _checked(m, lanes, memory.check_store(where), where, "written")
+        memory.store(where, place.leaders(lanes))
         values = np.stack([np.broadcast_to(read(m, lanes), lanes.n) for read in reads])
         place.write(memory.data, values)
-        memory.stored(where)
+        memory.defined[where] = True
 
     return _collective(body)
 
@@ -324,5 +316,5 @@ def _issue_copy(
     operation = Operation(perform, "tcgen05.cp", m.place_text(m.pc), ORDER, blocks=rows)
     if m.guard is not None:
         m.guard.begin_read(operation, lanes, index)
-    memory.begin(operation, cells_of(rows, tile), writes=True, lane=lane)
+    memory.begin(operation, cells_of(rows, tile), lanes, writes=True)
     m.asynchronous.issue(operation)

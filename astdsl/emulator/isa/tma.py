@@ -319,6 +319,8 @@ def prepare_wait(ops: Operands) -> Execute:
     def execute(m: Machine, lanes: Lanes) -> None:
         for store in m.state(_Stores).due(lanes.index, keep):
             finish(m, store)
+        if m.guard is not None:
+            m.guard.clocks.know_async(lanes)
 
     return execute
 

@@ -111,6 +111,8 @@ def prepare_wait(ops: Operands) -> Execute:
         for product in state.ledger.due(state.warps(m, lanes), keep):
             m.asynchronous.complete(product.operation)
         state.pending = [product for product in state.pending if not product.done]
+        if m.guard is not None:
+            m.guard.clocks.know_async(lanes)
 
     return execute
 

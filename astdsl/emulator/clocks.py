@@ -1,0 +1,135 @@
+"""Vector clocks of the warps of every block: what each warp knows of the others' past.
+
+Time counts the accesses of the machine.  A warp learns of others when it passes a barrier at which
+they arrived; the actor after the last warp is the async proxy, learnt of through mbarriers and
+group waits.  Invariant: `known[b, w, a]` is a time up to which everything that actor `a` of block
+`b` did is ordered before what warp `w` does next; where that is not clear it is taken as ordered.
+Source: PTX ISA 8.9 "Causality order", 8.9.3 "Synchronizes-with".
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from astdsl.emulator.lanes import Lanes
+    from astdsl.emulator.machine import Machine
+    from astdsl.emulator.scalars import Array, BoolArray
+
+__all__ = ["Channel", "Clocks"]
+
+_ALWAYS = 1 << 30
+
+
+class Clocks:
+    """The clocks of a machine's blocks; a stamp packs a time and an actor in one number."""
+
+    def __init__(self, m: Machine) -> None:
+        self._m = m
+        self.n_warps = -(-m.n_threads // 32)
+        self.n_actors = self.n_warps + 1
+        self.known = np.zeros((m.n_blocks, self.n_warps, self.n_actors), np.int32)
+        own = np.arange(self.n_warps)
+        self.known[:, own, own] = _ALWAYS
+        self._places: list[int | str] = [0]
+
+    @property
+    def now(self) -> int:
+        """Return the present time."""
+        return len(self._places) - 1
+
+    def tick(self, place: str | None = None) -> int:
+        """Begin the next moment, at the current instruction or at the place told."""
+        self._places.append(self._m.pc if place is None else place)
+        return len(self._places) - 1
+
+    def place_text(self, time: int) -> str:
+        """Return where what happened at a time was issued, for reports."""
+        place = self._places[time]
+        return place if isinstance(place, str) else self._m.place_text(place)
+
+    def warps(self, lanes: Lanes) -> tuple[Array, Array]:
+        """Return the block and the warp in it of every lane."""
+        return self._m.block_of[lanes.sel], self._m.thread_of[lanes.sel] >> 5
+
+    def mask(self, lanes: Lanes) -> BoolArray:
+        """Return which warps, [blocks, warps], some of the lanes belong to."""
+        mask = np.zeros(self.known.shape[:2], np.bool_)
+        mask[self.warps(lanes)] = True
+        return mask
+
+    def stamps(self, warps: Array) -> Array:
+        """Return the stamps of accesses that warps make now."""
+        made: Array = (self.now * self.n_actors + warps).astype(np.int32)
+        return made
+
+    def unordered(self, stamps: Array, known: Array) -> BoolArray:
+        """Say which stamps, [n, ...], are not known: `known` is [n, actors]."""
+        newest = int(stamps.max())
+        if newest < (int(known[:, : self.n_warps].min()) + 1) * self.n_actors:
+            return np.zeros(stamps.shape, np.bool_)
+        flat = stamps.reshape(len(stamps), -1)
+        time, actor = np.divmod(flat, self.n_actors)
+        late = time > np.take_along_axis(known, actor, axis=1)
+        return late.reshape(stamps.shape)
+
+    def issuers(self, lanes: Lanes) -> Array:
+        """Return what all warps of the lanes know, for each block, [blocks, actors]."""
+        known: Array = np.where(self.mask(lanes)[:, :, None], self.known, _ALWAYS).min(axis=1)
+        return known
+
+    def know_all(self, lanes: Lanes) -> None:
+        """Let warps know everything that has happened so far: the order is not looked into."""
+        self._raise(self.mask(lanes)[:, :, None], self.now)
+
+    def know_async(self, lanes: Lanes) -> None:
+        """Let warps know what the async proxy has done so far: they waited for a group."""
+        self.known[self.mask(lanes), self.n_warps] = self.now
+
+    def _raise(self, where: BoolArray, to: Array | int) -> None:
+        np.copyto(self.known, np.maximum(self.known, to), where=where)
+
+
+class Channel:
+    """Knowledge that waits to be taken over, [blocks, objects, actors], for one kind of barrier."""
+
+    def __init__(self, clocks: Clocks, n_blocks: int) -> None:
+        self._clocks = clocks
+        self._held = np.zeros((n_blocks, 1, clocks.n_actors), np.int32)
+
+    def _reach(self, columns: Array) -> None:
+        need = int(columns.max()) + 1
+        have = self._held.shape[1]
+        if need > have:
+            wider = np.zeros((len(self._held), 2 * need, self._held.shape[2]), np.int32)
+            wider[:, :have] = self._held
+            self._held = wider
+
+    def _distinct(self, rows: Array, warps: Array, columns: Array) -> tuple[Array, Array, Array]:
+        """Return each (block, warp, object) once."""
+        n_warps, n_columns = self._clocks.n_warps, self._held.shape[1]
+        key = (rows * n_warps + warps) * n_columns + columns
+        _, first = np.unique(key, return_index=True)
+        return rows[first], warps[first], columns[first]
+
+    def give(self, rows: Array, warps: Array, columns: Array) -> None:
+        """Add what warps know, and their own past, to the objects at which they arrive."""
+        self._reach(columns)
+        rows, warps, columns = self._distinct(rows, warps, columns)
+        clocks = self._clocks
+        mine = clocks.known[rows, warps]
+        mine[np.arange(len(rows)), warps] = clocks.now
+        np.maximum.at(self._held, (rows, columns), mine)
+
+    def give_async(self, rows: Array, columns: Array) -> None:
+        """Add that the async proxy has come to now: an operation has completed there."""
+        self._reach(columns)
+        self._held[rows, columns, self._clocks.n_warps] = self._clocks.now
+
+    def take(self, rows: Array, warps: Array, columns: Array) -> None:
+        """Let warps that pass an object know what was given to it."""
+        self._reach(columns)
+        rows, warps, columns = self._distinct(rows, warps, columns)
+        np.maximum.at(self._clocks.known, (rows, warps), self._held[rows, columns])

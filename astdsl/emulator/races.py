@@ -1,0 +1,176 @@
+"""The last accesses of shared memory, and which of them an access is not ordered after.
+
+Ordinary accesses are stamped by 4-byte word, asynchronous ones by 16-byte chunk.  Invariant: an
+access is reported only if no chain of barriers leads from the other to it; accesses narrower than a
+word are not compared with each other, since neighbours in a word may belong to different warps.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from astdsl.emulator.clocks import Clocks
+
+if TYPE_CHECKING:
+    from astdsl.emulator.lanes import Lanes
+    from astdsl.emulator.machine import Machine
+    from astdsl.emulator.scalars import Array, BoolArray
+
+__all__ = ["SharedRaces"]
+
+WORD_BYTES = 4
+WORDS_PER_CHUNK = 4
+Index = tuple[Any, Any]
+
+
+class SharedRaces:
+    """Stamps of the accesses of a machine's shared memory; clusters of one block only."""
+
+    def __init__(self, m: Machine, clocks: Clocks) -> None:
+        shared = m.memory.shared
+        n, words = len(shared.data), shared.row_bytes // WORD_BYTES
+        self._m = m
+        self._clocks = clocks
+        self._written = np.zeros((n, words), np.int32)
+        self._read = np.zeros((n, words), np.int32)
+        # Of each chunk: the last ordinary write, and when the async proxy wrote or read it last.
+        self.stored = np.zeros((n, words // WORDS_PER_CHUNK), np.int32)
+        self._copied = np.zeros_like(self.stored)
+        self._fetched = np.zeros_like(self.stored)
+        # Up to when the ordinary writes of each warp are covered by a proxy fence.
+        self._covered = np.zeros((n, clocks.n_warps), np.int32)
+
+    # Ordinary accesses.
+
+    def read(self, lanes: Lanes, rows: Array, offsets: Array, width: int) -> None:
+        """Check and note an ordinary read of `width` bytes at each place."""
+        clocks = self._clocks
+        _, warps = clocks.warps(lanes)
+        known = clocks.known[rows, warps]
+        place = self._words(rows, offsets, width)
+        self._check(lanes, clocks.unordered(self._written[place], known), place, self._written)
+        self._check_async(lanes, rows, offsets, known, ("read", (self._copied,)))
+        clocks.tick()
+        self._read[place] = clocks.stamps(warps)[:, None]
+
+    def write(self, lanes: Lanes, rows: Array, offsets: Array, width: int) -> None:
+        """Check and note an ordinary write."""
+        clocks = self._clocks
+        _, warps = clocks.warps(lanes)
+        known = clocks.known[rows, warps]
+        place = self._words(rows, offsets, width)
+        # Two warps may write one word in any order: compilers store replicated values that way.
+        if width >= WORD_BYTES:
+            self._check(lanes, clocks.unordered(self._read[place], known), place, self._read)
+        self._check_async(lanes, rows, offsets, known, ("written", (self._copied, self._fetched)))
+        clocks.tick()
+        made = clocks.stamps(warps)
+        self._written[place] = made[:, None] if width >= WORD_BYTES else 0
+        self.stored[rows, offsets >> 4] = made
+
+    def touch(self, lanes: Lanes, rows: Array, offsets: Array, size_bytes: int) -> None:
+        """Check that memory was made ready by a warp that came before: an mbarrier's init."""
+        known = self._clocks.known[self._clocks.warps(lanes)]
+        place = self._words(rows, offsets, size_bytes)
+        self._check(
+            lanes, self._clocks.unordered(self._written[place], known), place, self._written
+        )
+
+    def made(self, lanes: Lanes, rows: Array, offsets: Array, size_bytes: int) -> None:
+        """Note that warps made an object in shared memory."""
+        self._clocks.tick()
+        stamps = self._clocks.stamps(self._clocks.warps(lanes)[1])
+        self._written[self._words(rows, offsets, size_bytes)] = stamps[:, None]
+
+    def _words(self, rows: Array, offsets: Array, width: int) -> tuple[Array, Array]:
+        first = (offsets >> 2)[..., None]
+        return rows[:, None], first + np.arange(max(width // WORD_BYTES, 1))
+
+    # The async proxy.
+
+    def fence(self, lanes: Lanes) -> None:
+        """Run fence.proxy.async: what the warps know of and did themselves is covered."""
+        clocks = self._clocks
+        rows, warps = np.nonzero(clocks.mask(lanes))
+        mine = clocks.known[rows, warps, : clocks.n_warps]
+        mine[np.arange(len(rows)), warps] = clocks.now
+        np.maximum.at(self._covered, rows, mine)
+
+    def uncovered(self, index: Index) -> BoolArray:
+        """Say which chunks have an ordinary write that no proxy fence covers."""
+        stamps = self.stored[index]
+        if not stamps.any():
+            return np.zeros(stamps.shape, np.bool_)
+        time, warp = np.divmod(stamps.reshape(len(stamps), -1), self._clocks.n_actors)
+        covered = np.take_along_axis(self._covered[self._rows(index)], warp, axis=1)
+        late: BoolArray = time > covered
+        return late.reshape(stamps.shape)
+
+    def unordered(self, lanes: Lanes, index: Index, *, writes: bool) -> BoolArray:
+        """Say which chunks an operation uses without an order after the accesses before it."""
+        clocks, rows = self._clocks, self._rows(index)
+        known = clocks.issuers(lanes)[rows]
+        stamps = self.stored[index]
+        bad = clocks.unordered(stamps, known) if stamps.any() else np.zeros(stamps.shape, np.bool_)
+        latest = known[:, clocks.n_warps].reshape(-1, *(1,) * (stamps.ndim - 1))
+        bad |= self._copied[index] > latest
+        if writes:
+            bad |= self._fetched[index] > latest
+            words = self._read.reshape(*self.stored.shape, WORDS_PER_CHUNK)[index]
+            bad |= clocks.unordered(words, known).any(axis=-1)
+        return bad
+
+    def done(self, index: Index, place: str, *, writes: bool) -> None:
+        """Note that an operation issued at `place` has read or written chunks now."""
+        time = self._clocks.tick(place)
+        if not writes:
+            self._fetched[index] = time
+            return
+        self._copied[index] = time
+        self.stored[index] = 0
+        self._written.reshape(*self.stored.shape, WORDS_PER_CHUNK)[index] = 0
+
+    def _rows(self, index: Index) -> Array:
+        rows = index[0]
+        if isinstance(rows, slice):
+            return np.arange(len(self.stored))
+        return np.asarray(rows).reshape(len(rows))
+
+    # Reports.
+
+    def _check(self, lanes: Lanes, bad: BoolArray, place: Index, stamps: Array) -> None:
+        if bad.any():
+            at, word = np.unravel_index(int(np.argmax(bad)), bad.shape)
+            row, column = (int(np.broadcast_to(p, bad.shape)[at, word]) for p in place)
+            time, warp = divmod(int(stamps[row, column]), self._clocks.n_actors)
+            verb = "writes" if stamps is self._written else "reads"
+            raise self._m.fault(
+                "E232",
+                f"shared memory at {WORD_BYTES * column:#x}: warp {warp} {verb} it "
+                f"({self._clocks.place_text(time)}), and no barrier orders that before this access",
+                int(lanes.index[at]),
+                help="put a barrier between the two accesses",
+            )
+
+    def _check_async(
+        self, lanes: Lanes, rows: Array, offsets: Array, known: Array, what: tuple[str, Any]
+    ) -> None:
+        verb, arrays = what
+        chunks = offsets >> 4
+        for times in arrays:
+            bad = times[rows, chunks] > known[:, self._clocks.n_warps]
+            if bad.any():
+                at = int(np.argmax(bad))
+                offset = int(np.broadcast_to(offsets, len(bad))[at])
+                past = "wrote" if times is self._copied else "read"
+                time = int(times[int(rows[at]), offset >> 4])
+                place = self._clocks.place_text(time)
+                raise self._m.fault(
+                    "E233",
+                    f"shared memory at {offset:#x} is {verb}, but this warp has not waited for the "
+                    f"asynchronous operation that {past} it ({place})",
+                    int(lanes.index[at]),
+                    help="wait for its mbarrier or its group, or pass a barrier after who did",
+                )
