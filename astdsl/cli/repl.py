@@ -11,8 +11,8 @@ import code
 import itertools
 import linecache
 import sys
+import traceback
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -75,11 +75,14 @@ class Prompt(code.InteractiveConsole):
 
     def showtraceback(self) -> None:
         """Show the report of a kernel's mistake, Python's traceback of anything else."""
-        error: Any = sys.exc_info()[1]
+        error = sys.exc_info()[1]
+        assert error is not None, "a traceback is shown of an exception"
         if isinstance(error, KernelError):
             self._screen.complain(error)
-        else:
-            super().showtraceback()
+            return
+        trace = error.__traceback__
+        own = trace.tb_next if trace else None  # without the prompt's own frame
+        self.write("".join(traceback.format_exception(type(error), error, own)))
 
 
 def _read_history() -> None:

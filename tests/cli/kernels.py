@@ -1,6 +1,6 @@
 """Kernels that the command line's tests load, as a user's file."""
 
-from astdsl import In, InOut, Out, cdiv, f16, f32, i32, kernel, pipeline, tile
+from astdsl import In, InOut, Out, cdiv, f16, f32, i32, kernel, pipeline, sqrt, tile
 
 
 @kernel
@@ -25,3 +25,14 @@ def fixed(x: In[i32, "8 16"], o: Out[i32, "8 16"]):
 @kernel
 def misspelt(x: In[f32, "M"], o: Out[f32, "M"]):
     o[...] = sqroot(x[...])
+
+
+@kernel
+def root(x: In[f32, "M"], o: Out[f32, "M"]):
+    o[...] = sqrt(x[...])
+
+
+@kernel
+def wasteful(x: In[f32, "8"], o: Out[f32, "8"]):
+    unused = x[...] * 2  # noqa: F841
+    o[...] = x[...]
