@@ -36,7 +36,7 @@ def call(session: Session, function: Any, /, *args: Any, **kwargs: Any) -> Any:
     if kernel and module_of(function).partition(".")[0] in MATH:
         name = getattr(function, "__name__", "function")
         library = "np" if module_of(function).startswith("numpy") else module_of(function)
-        refuse_library_function(f"{library}.{name}", name)
+        refuse_library_function(f"{library}.{name}", name, *args)
     return plainly(rewritten(session, function, kernel), args, kwargs)
 
 

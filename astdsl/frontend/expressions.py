@@ -19,16 +19,24 @@ REFUSED = {ast.Yield: "yield", ast.YieldFrom: "yield from", ast.Await: "await"}
 
 
 class ExpressionRewriter(ast.NodeTransformer):
-    """Rewrites the expressions of one function. `temporary` gives an unused name."""
+    """Rewrites the expressions of one function.
 
-    def __init__(self, temporary: Callable[[], str]) -> None:
+    `temporary` gives an unused name; `receiver` is the function's first parameter, if it has one.
+    """
+
+    def __init__(self, temporary: Callable[[], str], receiver: str = "") -> None:
         self.temporary = temporary
+        self.receiver = receiver
         self._iterables = 0
 
     def visit_Call(self, node: ast.Call) -> ast.expr:
         """`f(x)`: what is called may be a helper to rewrite, or a builtin with a kernel meaning."""
         where = place(node)
         self.generic_visit(node)
+        is_super = isinstance(node.func, ast.Name) and node.func.id == "super"
+        if is_super and self.receiver and not (node.args or node.keywords):
+            # Python finds these two in the calling frame, which will be ours.
+            node.args = [load("__class__"), load(self.receiver)]
         return at(where, ast.Call(load("__call__"), [node.func, *node.args], node.keywords))
 
     def visit_BoolOp(self, node: ast.BoolOp) -> ast.expr:

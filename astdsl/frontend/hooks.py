@@ -23,7 +23,7 @@ from astdsl.lang.tracing import emit, fault
 from astdsl.lang.values import Tile
 
 REFUSED_HELP = {
-    "yield": "return a list or a tuple; the loop that would consume it can be a helper with a body",
+    "yield": "return a list or a tuple of the values",
     "yield from": "return a list or a tuple",
     "await": "a kernel runs to its end; asynchronous copies are what pipelines are for",
     "try": "nothing raises inside a running kernel; check with `assert` or `if` instead",
@@ -32,7 +32,6 @@ REFUSED_HELP = {
     "async for": "a plain `for`",
     "async with": "a plain `with`",
     "async def": "a plain `def`",
-    "super()": "name the class and the object: `super(Class, self)`",
 }
 
 
@@ -209,7 +208,11 @@ def assert_(session: Session, test: Any, message: Callable[[], object] | None = 
         emit(ops.Assert, condition=as_condition(test).value, message=text)
     elif not test:
         said = f": {message()}" if message is not None else ""
-        raise fault(FailedAssertion, f"the kernel's assertion fails{said}")
+        raise fault(
+            FailedAssertion,
+            f"the kernel's assertion fails{said}",
+            help="call it with constants and arguments for which the assertion holds",
+        )
 
 
 def raised(session: Session) -> None:

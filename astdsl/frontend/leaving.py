@@ -57,14 +57,15 @@ def returns_from_block(body: list[ast.stmt]) -> bool:
 
 def always_leaves(body: list[ast.stmt]) -> bool:
     """Whether the end of a body is surely not reached."""
-    if not body:
-        return False
-    last = body[-1]
-    if isinstance(last, ast.If):
-        return always_leaves(last.body) and always_leaves(last.orelse)
-    if isinstance(last, ast.While) and isinstance(last.test, ast.Constant) and last.test.value:
-        return not any(isinstance(node, ast.Break) for node in leaves_of(last.body))
-    return isinstance(last, LEAVES)
+    return any(map(_surely_leaves, body))
+
+
+def _surely_leaves(node: ast.stmt) -> bool:
+    if isinstance(node, ast.If):
+        return always_leaves(node.body) and always_leaves(node.orelse)
+    if isinstance(node, ast.While) and isinstance(node.test, ast.Constant) and node.test.value:
+        return not any(isinstance(inner, ast.Break) for inner in leaves_of(node.body))
+    return isinstance(node, LEAVES)
 
 
 def arranged(body: list[ast.stmt], subject: Callable[[], str]) -> list[ast.stmt]:

@@ -66,13 +66,16 @@ class Codes:
             frame = frame.f_back
 
     def _place(self, frame: FrameType) -> Span:
-        code = frame.f_code
+        return self.place(frame.f_code, frame.f_lasti, frame.f_lineno)
+
+    def place(self, code: CodeType, instruction: int, line_number: int) -> Span:
+        """Return the span of one instruction of rewritten code."""
         positions = self._positions.get(id(code))
         if positions is None:
             positions = self._positions[id(code)] = list(code.co_positions())
-        line, end_line, column, end_column = positions[frame.f_lasti // 2]
+        line, end_line, column, end_column = positions[instruction // 2]
         if line is None or end_line is None:
-            return Span(code.co_filename, frame.f_lineno, 0, frame.f_lineno, 0)
+            return Span(code.co_filename, line_number, 0, line_number, 0)
         # Python started with `-X no_debug_ranges` knows lines only: the whole line is shown.
         whole = (0, 1 << 20)
         start, end = (column, end_column) if column is not None else whole

@@ -116,7 +116,9 @@ class Scope:
     def __init__(self, root: Root, node: ast.FunctionDef) -> None:
         self.root = root
         self.node = node
-        self.expressions = ExpressionRewriter(lambda: root.fresh("v"))
+        parameters = [*node.args.posonlyargs, *node.args.args]
+        receiver = parameters[0].arg if parameters and root.class_name else ""
+        self.expressions = ExpressionRewriter(lambda: root.fresh("v"), receiver)
         self.loops: list[Loop] = []
         self.shared: set[str] = set()
         body = leaving.arranged(node.body, lambda: root.fresh("subject"))

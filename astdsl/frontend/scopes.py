@@ -2,7 +2,8 @@
 
 Invariant: answers err on one side only. `bound` may name too many, never too few; a name that is
 not in `exposed` is surely assigned before it is read, and one not in `after` is surely not read
-again.
+again. Paths are those of the rewritten function, where an early exit sets a flag and runs on past
+the statements that it skips.
 """
 
 from __future__ import annotations
@@ -10,6 +11,8 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+
+from astdsl.frontend.leaving import LEAVES, leaves
 
 Names = frozenset[str]
 NONE: Names = frozenset()
@@ -128,29 +131,39 @@ class Liveness:
         """Return the names that `body` needs from before, if `after` are needed behind it."""
         live = after
         for statement in reversed(body):
-            self.after[statement] = self.after.get(statement, NONE) | live | self.always
+            if isinstance(statement, LEAVES):
+                live = after
+            known = self.after.get(statement, NONE)
+            self.after[statement] = known | live | self.always | self._destinations(statement)
             handler = TRANSFER.get(type(statement), Liveness.simple)
             live = handler(self, statement, live)
         return live
+
+    def _destinations(self, statement: ast.stmt) -> Names:
+        """Return the names needed where `break` and `continue` below go.
+
+        Flags let the code behind the statement be skipped, so its names pass through there.
+        """
+        kinds = {type(node) for node in leaves(statement)}
+        found = NONE
+        if ast.Break in kinds and self._breaks:
+            found |= self._breaks[-1]
+        if ast.Continue in kinds and self._continues:
+            found |= self._continues[-1]
+        return found
 
     def simple(self, node: ast.stmt, after: Names) -> Names:
         """Statements without a body."""
         return (after - _surely_assigned(node)) | read([node]) | _augmented(node)
 
     def leave(self, node: ast.stmt, after: Names) -> Names:
-        """`return` and `raise`: nothing behind is reached."""
+        """`return`, `break`, `continue`: they set a flag, and what follows is skipped."""
+        return read([node]) | after | self._destinations(node)
+
+    def raise_(self, node: ast.stmt, after: Names) -> Names:
+        """`raise`: nothing behind is reached."""
         del after
         return read([node])
-
-    def break_(self, node: ast.stmt, after: Names) -> Names:
-        """`break`."""
-        del node, after
-        return self._breaks[-1] if self._breaks else NONE
-
-    def continue_(self, node: ast.stmt, after: Names) -> Names:
-        """`continue`."""
-        del node, after
-        return self._continues[-1] if self._continues else NONE
 
     def if_(self, node: ast.If, after: Names) -> Names:
         """`if`: either way."""
@@ -238,9 +251,9 @@ def _augmented(node: ast.stmt) -> Names:
 Handler = Callable[..., Names]
 TRANSFER: dict[type[ast.stmt], Handler] = {
     ast.Return: Liveness.leave,
-    ast.Raise: Liveness.leave,
-    ast.Break: Liveness.break_,
-    ast.Continue: Liveness.continue_,
+    ast.Raise: Liveness.raise_,
+    ast.Break: Liveness.leave,
+    ast.Continue: Liveness.leave,
     ast.If: Liveness.if_,
     ast.For: Liveness.for_,
     ast.While: Liveness.while_,

@@ -16,7 +16,6 @@ from functools import lru_cache
 from types import CodeType, FunctionType
 
 from astdsl.errors import SourceUnavailable
-from astdsl.frontend.compiling import compile_function, compiler_flags
 from astdsl.source import Span
 
 FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
@@ -64,8 +63,9 @@ def _find(file: str, text: str, code: CodeType, can_change: bool) -> FunctionSou
     found = [candidate for candidate in candidates if _encloses(candidate[0], code)]
     if len(found) != 1:
         return None
-    source = FunctionSource(file, *found[0])
-    return None if can_change and not _is_compiled_from(code, source) else source
+    if can_change and not _is_compiled_from(code, file, text):
+        return None
+    return FunctionSource(file, *found[0])
 
 
 def _lines(function: FunctionType) -> list[str]:
@@ -138,11 +138,25 @@ def _can_change(function: FunctionType) -> bool:
     return loader is None or type(loader) is importlib.machinery.SourceFileLoader
 
 
-def _is_compiled_from(code: CodeType, source: FunctionSource) -> bool:
-    made = compile_function(
-        source.node, source.file, source.class_name, code.co_freevars, compiler_flags(code)
-    )
-    return _same_code(made, code)
+def _is_compiled_from(code: CodeType, file: str, text: str) -> bool:
+    """Whether compiling the text gives such a code object.
+
+    The whole text: what Python makes of a call depends on the imports of the module around.
+    """
+    key = (code.co_firstlineno, code.co_name)
+    return any(_same_code(made, code) for made in _codes(file, text).get(key, ()))
+
+
+@lru_cache(maxsize=64)
+def _codes(file: str, text: str) -> dict[tuple[int, str], list[CodeType]]:
+    """Return every code object that a text compiles to, by first line and name."""
+    table: dict[tuple[int, str], list[CodeType]] = {}
+    todo = [compile(text, file, "exec", dont_inherit=True)]
+    while todo:
+        code = todo.pop()
+        table.setdefault((code.co_firstlineno, code.co_name), []).append(code)
+        todo += [constant for constant in code.co_consts if isinstance(constant, CodeType)]
+    return table
 
 
 def _same_code(a: CodeType, b: CodeType) -> bool:
@@ -153,8 +167,7 @@ def _same_code(a: CodeType, b: CodeType) -> bool:
 
 
 def _text_of(code: CodeType) -> tuple[object, ...]:
-    # The first line is the decorator's, where there is one; the rest is the body's.
-    lines = [line for line in code.co_lines() if line[2] != code.co_firstlineno]
+    lines = list(code.co_lines())
     return (code.co_code, code.co_names, code.co_varnames, code.co_freevars, lines)
 
 

@@ -19,6 +19,7 @@ from astdsl.frontend.nodes import place
 from astdsl.frontend.reads import Reads
 from astdsl.frontend.session import Session
 from astdsl.frontend.source_text import FunctionSource, find_function
+from astdsl.frontend.unknown import unknown_name
 from astdsl.ir.builder import Builder
 from astdsl.ir.core import Module, Param, Value
 from astdsl.ir.types import RefType, TileType
@@ -82,7 +83,10 @@ def trace_kernel(
     session = Session(HOOKS, trace, codes)
     with tracing(trace):
         given = {a.name: _argument(a, values.get(a.name)) for a in arguments}
-        result = session.rewritten(function)(**given, **constants)
+        try:
+            result = session.rewritten(function)(**given, **constants)
+        except NameError as error:
+            raise unknown_name(error, codes) from None
     if result is not None:
         raise _returns_value(source)
     params = [

@@ -137,7 +137,8 @@ class _Loop:
                 self.given[c.name] = given
                 tiles = iter([t.tile(v) for t, v in zip(c.typed(), given, strict=True)])
                 self.cells[c.name].cell_contents = c.with_leaves(lambda *_: next(tiles))  # noqa: B023
-            self.run(region.args[: self.indices])
+            with trace.loop():
+                self.run(region.args[: self.indices])
         after = states(self.cells)
         restore(self.cells, self.before)
         return region, after
@@ -182,7 +183,7 @@ class _Loop:
         wanted = join(old or first, LeafType.of(after))
         if wanted is None:
             raise Differs(path, before, after)
-        edges = carried_edges(c.name, first.edges, LeafType.of(after).edges)
+        edges = carried_edges(c.name, first.edges, LeafType.of(after).edges, after)
         return replace(wanted, edges=edges)
 
     def _is_argument(self, c: _Carried, leaf: Leaf) -> bool:
@@ -197,11 +198,15 @@ class _Loop:
             for x in (problem.left, problem.right)
             if type(x) is Tile and x.value in made
         ]
+        message = (
+            f"`{c.name}{problem.path}` is {said(problem.left)} before {self.what}, and "
+            f"{said(problem.right)} after a step"
+        )
         return unusable(
             BranchMismatch,
-            f"`{c.name}{problem.path}` is {said(problem.left)} before {self.what}, and "
-            f"{said(problem.right)} after a step",
+            message,
             *places,
+            note="carried by this" if c.name in self.exposed else "used here",
             help="a carried name keeps its shape and dtype: convert with `astype`, or start with "
             "a value of the type that a step gives",
         )
@@ -226,7 +231,8 @@ class _Loop:
             write_cell(self.cells[c.name], c.with_leaves(lambda t, _: t.tile(next(results))))
         for name in self.cells.keys() - {c.name for c in carried}:
             if not is_same(self.before[name], after[name]):
-                write_cell(self.cells[name], self.refused.get(name) or self._local(name))
+                refusal = self.refused[name] if name in self.refused else self._local(name)
+                write_cell(self.cells[name], refusal)
 
     def _local(self, name: str) -> Unusable:
         return unusable(

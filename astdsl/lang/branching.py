@@ -250,7 +250,7 @@ class Merge:
             wanted = join(LeafType.of(left), LeafType.of(right))
             if wanted is None:
                 raise Differs(path, left, right)
-            edges = met_edges(name, LeafType.of(left).edges, LeafType.of(right).edges)
+            edges = met_edges(name, left, right)
             found[path] = len(self._leaves)
             self._leaves.append((name, replace(wanted, edges=edges), left, right))
         return x, found

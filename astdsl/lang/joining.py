@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from astdsl.errors import OutsideLost
+from astdsl.errors import KernelError, OutsideLost
 from astdsl.ir.core import Value
 from astdsl.ir.dtypes import BOOL, DType, boolean, f32, i64
 from astdsl.ir.types import TileType
@@ -83,11 +83,11 @@ def _worse(x: str | None, y: str | None) -> str:
     return x if x is not None and x == y else KEPT
 
 
-def carried_edges(name: str, first: Edges, again: Edges) -> Edges:
+def carried_edges(name: str, first: Edges, again: Edges, value: Leaf) -> Edges:
     """Return the edges of a tile that a loop carries, from those before it and after a step.
 
-    Half spaces that do not depend on the step are kept, the others dropped, which is right where
-    the outside changes nothing. Errors: OutsideLost.
+    `value` is the one after a step. Half spaces that do not depend on the step are kept, the others
+    dropped, which is right where the outside changes nothing. Errors: OutsideLost.
     """
     kept = {}
     for space in {**first.outside, **again.outside}:
@@ -95,31 +95,34 @@ def carried_edges(name: str, first: Edges, again: Edges) -> Edges:
         if is_visible(space.form):
             kept[space] = state
         elif state == LOST:
-            raise _lost(name, space, "is carried from step to step, but which of its elements are")
+            raise _lost(name, space, "changes from step to step", value)
     return Edges(kept) if kept else NO_EDGES
 
 
-def met_edges(name: str, left: Edges, right: Edges) -> Edges:
+def met_edges(name: str, left: Leaf, right: Leaf) -> Edges:
     """Return the edges of a tile that two branches leave. Errors: OutsideLost."""
     kept = {}
-    for space in {**left.outside, **right.outside}:
-        states = left.outside.get(space), right.outside.get(space)
+    one, other = LeafType.of(left).edges, LeafType.of(right).edges
+    for space in {**one.outside, **other.outside}:
+        states = one.outside.get(space), other.outside.get(space)
         if None not in states and is_visible(space.form):
             kept[space] = _worse(*states)
         elif LOST in states:
-            raise _lost(name, space, "is left by two branches that disagree which elements are")
+            value = left if one.outside.get(space) == LOST else right
+            raise _lost(name, space, "differs between the branches", value)
     return Edges(kept) if kept else NO_EDGES
 
 
-def _lost(name: str, space: HalfSpace, what: str) -> OutsideLost:
+def _lost(name: str, space: HalfSpace, when: str, value: Leaf) -> KernelError:
     axis = "" if space.axis is None else f" along axis {space.axis}"
-    error = fault(
+    sources = [(value.value, "made here")] if type(value) is Tile else []
+    return fault(
         OutsideLost,
-        f"`{name}` {what} outside the array{axis} is not the same every time",
+        f"which elements of `{name}` lie outside the array{axis} {when}, and they do not hold "
+        "what was read",
+        *sources,
         help=WAY_OUT,
     )
-    assert isinstance(error, OutsideLost), "fault makes the class it is given"
-    return error
 
 
 def result_tile(value: Value, wanted: LeafType, left: Leaf, right: Leaf, condition: Tile) -> Tile:

@@ -90,7 +90,7 @@ def _cells(function: types.FunctionType, own: set[int]) -> Iterator[tuple[str, A
         if id(cell) in own or (name.startswith("__") and name.endswith("__")):
             continue
         try:
-            yield f" (`{name}` of it)", cell.cell_contents
+            yield f"`'s `{name}", cell.cell_contents
         except ValueError:  # not assigned yet
             continue
 

@@ -172,13 +172,17 @@ for _name in (*_OPERATORS, *_OTHERS):
 
 
 def unusable(
-    kind: type[KernelError], message: str, *places: tuple[Span, str], help: str = ""
+    kind: type[KernelError],
+    message: str,
+    *places: tuple[Span, str],
+    note: str = "used here",
+    help: str = "",
 ) -> Unusable:
     """Return what refuses its use: at the place of the use, and showing `places` too."""
 
     def error() -> KernelError:
         here = require_trace("a name").locate()
-        return kind(message, (here, "used here"), *places, help=help)
+        return kind(message, (here, note), *places, help=help)
 
     return Unusable(error)
 

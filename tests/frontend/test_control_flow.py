@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 
-from tests.frontend.tracing import agrees, error_of, on_numbers, trace
-from astdsl.ir.dtypes import i32
-from tests.frontend.tracing import array
+from tests.frontend.tracing import agrees
 
 
 def if_chain(n, o):
@@ -251,7 +248,7 @@ def shared_by_closures(n, o):
 
 def comprehensions(n, o):
     parts = [n * k if k % 2 else n + k for k in (1, 2, 3)]
-    table = {k: v for k, v in enumerate(parts)}
+    table = {k: v + 0 for k, v in enumerate(parts)}
     o[0] = sum(parts)
     o[1] = table[2]
     o[2] = max(x - 1 for x in parts)
@@ -281,8 +278,7 @@ def for_else_return(n, o):
         for i in range(6):
             if i * i == x:
                 return i
-        else:
-            x += 50
+        x += 50
         return x
 
     o[0] = find(n)
@@ -299,6 +295,7 @@ def unused_branch_names(n, o):
         unused = n
     else:
         unused = "a text"
+        o[1] = len(unused)
     o[0] = 1
 
 

@@ -40,7 +40,8 @@ def module_of(path: Path, source: str, encoding: str = "utf-8", newline: str = "
     """Write a module and import it."""
     path.write_bytes(source.replace("\n", newline).encode(encoding))
     spec = importlib.util.spec_from_file_location(path.stem, path)
-    assert spec is not None and spec.loader is not None, "a file has a loader"
+    assert spec, "a file has a spec"
+    assert spec.loader, "a spec of a file has a loader"
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
@@ -154,7 +155,7 @@ def test_rewritten_expressions_keep_their_spans(tmp_path: Path) -> None:
 def test_methods_and_private_names_keep_their_spans(tmp_path: Path) -> None:
     source = (
         "class C:\n    __scale = 3\n    def f(self, a, o):\n"
-        "        __x = a * self.__scale\n        if a > 2:\n            __x -= 1\n        o[0] = __x\n"
+        "        __x = a * self.__scale\n        if a > 2:\n            __x -= 1\n"
     )
     module = module_of(tmp_path / "methods.py", source)
     traced = trace(module.C.f, self=module.C(), a=i32, o=array(4))
