@@ -41,8 +41,7 @@ class KernelRange:
         self.step = step
 
     def __kernel_for__(self, body: BlockFunction) -> None:
-        with require_trace("`range`").loop():
-            trace_for(self.start, self.stop, self.step, body)
+        trace_for(self.start, self.stop, self.step, body)
 
     def as_python(self) -> range:
         """Return Python's range, asking for dims as constants; other bounds are refused."""
@@ -113,8 +112,7 @@ class PipelineContext:
                 "`parallel` stands inside a loop or pipeline, where it cannot spread over blocks",
                 help="`pipeline` runs its steps in order inside a block; `parallel` is outermost",
             )
-        with trace.loop():
-            trace_pipeline(self.axes, body, is_single=self.is_single, **self.fields)
+        trace_pipeline(self.axes, body, is_single=self.is_single, **self.fields)
 
     def __enter__(self) -> NoReturn:
         raise fault(

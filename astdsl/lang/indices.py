@@ -73,7 +73,7 @@ def is_visible(form: Form) -> bool:
 
 def index_value(x: Operand | Form | int) -> Value:
     """Return an i64 scalar: of a weak number its value, else one computed without wrapping."""
-    if isinstance(x, Tile) and x.weak:
+    if isinstance(x, Tile) and x.weak and x.value.type == INDEX:
         return x.value
     if isinstance(x, int):
         return index_constant(x)

@@ -310,7 +310,7 @@ class Tile:
     def __array_ufunc__(self, ufunc: Any, how: str, *inputs: object, **options: object) -> Any:
         name = UFUNC_OPERATORS.get(ufunc.__name__)
         if how != "__call__" or name is None or options or isinstance(inputs[0], Tile):
-            refuse_library_function(f"np.{ufunc.__name__}", ufunc.__name__)
+            refuse_library_function(f"np.{ufunc.__name__}", ufunc.__name__, *inputs)
         return self._do(name, inputs[0])
 
     def __array_function__(self, function: Any, *others: object) -> NoReturn:
@@ -319,7 +319,7 @@ class Tile:
 
     def __array__(self, *others: object) -> NoReturn:
         del others
-        refuse_library_function("np.asarray", "full")
+        refuse_library_function("np.asarray", "asarray", self)
 
     def __bool__(self) -> bool:
         return bool(constant_of(self, "a bool", "an `if` statement of the kernel takes it"))
@@ -360,12 +360,30 @@ UFUNC_OPERATORS = {
 }  # fmt: skip
 
 
-def refuse_library_function(name: str, ours: str) -> NoReturn:
-    """Refuse NumPy's or math's function on a kernel value, naming ours."""
+# Functions of NumPy and math that astdsl has under the same name.
+OURS = frozenset({
+    "abs", "all", "any", "arange", "argmax", "argmin", "broadcast_to", "ceil", "clip", "cos", "dot",
+    "erf", "exp", "exp2", "expand_dims", "floor", "fma", "full", "isinf", "isnan", "log", "log2",
+    "max", "maximum", "mean", "min", "minimum", "ones", "pow", "prod", "reshape", "round", "sin",
+    "sqrt", "squeeze", "sum", "tanh", "transpose", "where", "zeros",
+})  # fmt: skip
+
+
+def refuse_library_function(name: str, ours: str, *operands: object) -> NoReturn:
+    """Refuse NumPy's or math's function on kernel values, naming ours.
+
+    Dims alone are asked for as constants.
+    """
+    tiles = [x for x in operands if isinstance(x, Tile)]
+    if tiles and all(t.dims and not t.shape for t in tiles):
+        raise NeedsConstant(frozenset[tuple[str, int]]().union(*(t.dims or () for t in tiles)))
     raise fault(
         TypeMismatch,
         f"`{name}` does not take kernel values",
-        help=f"`astdsl.{ours}`, if there is one, computes in the kernel",
+        *[(t.value, f"{t} comes from here") for t in tiles],
+        help=f"`astdsl.{ours}` computes in the kernel"
+        if ours in OURS
+        else "write it with the functions of astdsl, or compute it before the call",
     )
 
 

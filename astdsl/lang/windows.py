@@ -162,8 +162,8 @@ def _runtime_extent(length: Form, name: str) -> BaseException:
     return fault(
         BadWindow,
         f"the extent of this window of `{name}` is not a compile-time constant",
-        help="`ds(start, size)` states the size; `i * b:(i + 1) * b` has extent b; views of a "
-        "runtime extent are not in this version",
+        help="`ds(start, size)` states the size; `i * b:(i + 1) * b` has extent b; views "
+        "(`ref.at[lo:hi]`) of runtime extent are not in this version",
     )
 
 

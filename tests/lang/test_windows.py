@@ -382,3 +382,7 @@ def test_an_index_is_computed_once() -> None:
         x[i * 8 : (i + 1) * 8, 0]
         made = [type(op).__name__ for op in now.builder.current.ops[before:]]
         assert made.count("Multiply") <= 1
+
+
+def test_an_element_of_arange_is_an_index() -> None:
+    assert np.array_equal(read(lambda x: x[astdsl.arange(8)[2], 0:4]), DATA[2, :4])

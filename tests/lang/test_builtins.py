@@ -1,0 +1,227 @@
+"""What Python's builtins mean in a kernel, and numbers that take the dtype of what they meet."""
+
+from __future__ import annotations
+
+# Annotations of kernels are arrays, which a type checker takes for no types.
+# mypy: disable-error-code="valid-type,type-arg,name-defined,var-annotated"
+# mypy: disable-error-code="no-untyped-def,no-untyped-call,attr-defined"
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+
+import astdsl
+from astdsl import (
+    In,
+    InOut,
+    Out,
+    cdiv,
+    f16,
+    f32,
+    i32,
+    kernel,
+    parallel,
+    pipeline,
+    tile,
+    unroll,
+    zeros,
+)
+from astdsl.errors import BadPipeline, UnsupportedFeature
+
+X = np.array([7, -9, 5, 4, 2], np.int32)
+
+
+@kernel
+def extremes(x: In[i32, "N"], o: Out[i32, "6"]):
+    t = x[...]
+    o[0] = min(t)
+    o[1] = max(t)
+    o[2] = min(t[0], 3)
+    o[3] = max(t[1], t[2], 6)
+    o[4] = min([t[0], t[2], 9])
+    o[5] = min(max(t[1], -3), 3)
+
+
+def test_min_and_max_reduce_one_tile_and_compare_several_operands() -> None:
+    assert extremes.on("reference")(X).tolist() == [-9, 7, 3, 6, 5, -3]
+
+
+@kernel
+def sums(x: In[i32, "N"], o: Out[i32, "4"]):
+    t = x[...]
+    o[0] = sum(t)
+    o[1] = sum([t[0], t[1], 100])
+    o[2] = abs(t[1]) + len(t) + len(x)
+    o[3] = pow(t[2], 2) + t[3] ** 2
+
+
+def test_sum_adds_the_elements_of_a_tile_or_the_values_of_a_list() -> None:
+    assert sums.on("reference")(X).tolist() == [9, 98, 19, 41]
+
+
+@kernel
+def divided(x: In[i32, "N"], o: Out[i32, "5"]):
+    quotient, remainder = divmod(x[1], 4)
+    o[0] = quotient
+    o[1] = remainder
+    o[2] = divmod(23, x[2])[1]
+    o[3] = int(x[0] / 2)
+    o[4] = int(float(x[1]) / 2) + int(x[2])
+
+
+def test_divmod_rounds_down_and_int_towards_zero() -> None:
+    assert divided.on("reference")(X).tolist() == [-3, 3, 3, 3, 1]
+
+
+@kernel
+def truths(x: In[i32, "N"], o: Out[i32, "5"]):
+    t = x[...]
+    o[0] = any(t > 6)
+    o[1] = all(t > -9)
+    o[2] = any([t[0] > 100, t[1] < 0])
+    o[3] = all([t[0] > 100, t[1] < 0])
+    o[4] = bool(t[0]) & (not bool(t[1] + 9))
+
+
+def test_any_and_all_take_tiles_and_lists() -> None:
+    assert truths.on("reference")(X).tolist() == [1, 0, 1, 0, 1]
+
+
+@kernel
+def rounded(x: In[f32, "N"], o: Out[f32, "N"]):
+    o[...] = round(x[...])
+
+
+def test_round_goes_to_even() -> None:
+    x = np.array([0.5, 1.5, -2.5, 2.4], np.float32)
+    assert rounded.on("reference")(x).tolist() == [0, 2, -2, 2]
+
+
+@kernel
+def printed(x: In[f32, "N"], o: Out[f32, "N"]):
+    print(x[...])  # noqa: T201
+    o[...] = 0
+
+
+def test_printing_a_tile_is_refused_by_name() -> None:
+    with pytest.raises(UnsupportedFeature, match="`print`"):
+        printed.on("reference")(np.zeros(4, np.float32))
+
+
+@kernel
+def described(x: In[f32, "N"], o: Out[f32, "N"]):
+    t = x[...]
+    assert f"{t}" == "f32[4]"
+    assert (t.shape, t.ndim, t.size, t.dtype) == ((4,), 1, 4, f32)
+    o[...] = t
+
+
+def test_a_tile_describes_itself_while_tracing() -> None:
+    x = np.ones(4, np.float32)
+    assert np.array_equal(described.on("reference")(x), x)
+
+
+@kernel
+def ranges(x: In[f32, "N"], o: Out[f32, "N"], start: i32, *, b=2):
+    (n,) = x.shape
+    for i in range(start, n, b):
+        o[i] = x[i]
+    with pipeline(range(0, start, 1)) as i:
+        o[i] = -1
+
+
+def test_ranges_take_kernel_integers() -> None:
+    x = np.arange(9, dtype=np.float32)
+    o = np.zeros(9, np.float32)
+    ranges.on("reference")(x, o, 3)
+    assert o.tolist() == [-1, -1, -1, 3, 0, 5, 0, 7, 0]
+
+
+@kernel
+def scaled(x: In["N"], o: Out["N"], alpha: f32 = 2.0, *, beta=0.5):
+    (n,) = x.shape
+    with pipeline(cdiv(n, 4)) as i:
+        t = x[tile(i, 4)]
+        assert (t * beta).dtype is t.dtype
+        assert (t / n).dtype is t.dtype
+        assert (t + i).dtype is t.dtype
+        o[tile(i, 4)] = t * beta + alpha
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+def test_numbers_constants_dims_and_indices_keep_the_dtype_of_the_tile(dtype: Any) -> None:
+    x = np.arange(6).astype(dtype)
+    found = scaled.on("reference")(x)
+    assert found.dtype == dtype
+    assert np.array_equal(found, x / 2 + 2)
+
+
+@kernel
+def accumulated(x: In[f16, "M N"], o: Out[f32, "N"], total: InOut[f32, "1"], *, bm=4):
+    m, _ = x.shape
+    acc = 0
+    count = 0
+    with pipeline(cdiv(m, bm)) as i:
+        acc = acc + x[tile(i, bm), :].astype(f32).sum(axis=0)
+        count += 1
+    o[...] = acc / count
+    total[0] += count
+
+
+def test_a_carried_number_takes_the_type_that_the_body_gives_it() -> None:
+    x = np.ones((8, 3), np.float16)
+    o, total = np.zeros(3, np.float32), np.ones(1, np.float32)
+    with pytest.raises(astdsl.KernelError):  # a scalar cannot become a row
+        accumulated.on("reference")(x, o, total)
+
+
+@kernel
+def whole(x: In[f32, "M N"], o: Out[f32, "M"]):
+    m, n = x.shape
+    acc = zeros((m,), f32)
+    for k in range(n):
+        acc += x[:, k]
+    o[...] = acc / math.sqrt(n)
+
+
+def test_a_dim_that_python_or_a_tile_needs_becomes_a_constant() -> None:
+    x = np.random.default_rng(0).random((3, 4)).astype(np.float32)
+    np.testing.assert_allclose(whole.on("reference")(x), x.sum(1) / 2, rtol=1e-6)
+
+
+@kernel
+def unrolled(x: In[f32, "N"], o: Out[f32, "N"]):
+    (n,) = x.shape
+    t = x[...]
+    for i in unroll(range(n)):
+        o[i] = t[n - 1 - i]
+
+
+def test_unroll_gives_indices_that_are_constants() -> None:
+    x = np.arange(5, dtype=np.float32)
+    assert np.array_equal(unrolled.on("reference")(x), x[::-1])
+
+
+@kernel
+def parallel_in_a_loop(x: In[f32, "N"], o: Out[f32, "N"]):
+    for _ in range(2):
+        with parallel(x.shape[0]) as i:
+            o[i] = x[i]
+
+
+@kernel
+def parallel_in_a_branch(x: In[f32, "N"], o: Out[f32, "N"], yes: i32):
+    o[...] = 0
+    if yes > 0:
+        with parallel(x.shape[0]) as i:
+            o[i] = x[i]
+
+
+def test_parallel_is_outermost_in_a_branch_and_not_in_a_loop() -> None:
+    x = np.arange(5, dtype=np.float32)
+    with pytest.raises(BadPipeline, match="cannot spread"):
+        parallel_in_a_loop.on("reference")(x)
+    o = np.zeros_like(x)
+    parallel_in_a_branch.on("reference")(x, o, 1)
+    assert np.array_equal(o, x)
