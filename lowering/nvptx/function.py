@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
+from astdsl.errors import UnsupportedFeature
 from astdsl.ir import ops
 from astdsl.ir.core import Block, Op, Value
 from astdsl.ir.dtypes import DType
@@ -43,6 +44,16 @@ def llvm_type(dtype: DType) -> str:
     """Return the LLVM type of an element in a register."""
     assert dtype.name in LLVM_TYPES, f"{dtype.name} has no arithmetic here"
     return LLVM_TYPES[dtype.name]
+
+
+def _refuse_format(op: Op, value: Value) -> None:
+    """Refuse a tile of a dtype that registers have no form for."""
+    if isinstance(value.type, TileType) and value.type.dtype.name not in LLVM_TYPES:
+        raise UnsupportedFeature(
+            f"tiles of {value.type.dtype.name} are not supported",
+            (op.span, str(value.type)),
+            help="store it in another type; u8 holds the bits of 8-bit floats",
+        )
 
 
 def padding(dtype: DType) -> LV:
@@ -136,6 +147,8 @@ class Emitter:
         """Write one operation."""
         if op.span is not NOWHERE:
             self.builder.locate(op.span.file, op.span.line, op.span.column + 1)
+        for value in op.results:
+            _refuse_format(op, value)
         statement = STATEMENTS.get(type(op))
         if statement:
             statement(self, op)
@@ -155,12 +168,12 @@ class Emitter:
         self._places.pop()
 
     @contextmanager
-    def guarded(self, predicate: LV | None) -> Iterator[None]:
+    def guarded(self, predicate: LV | None, hint: str = "then") -> Iterator[None]:
         """Write the body for threads where `predicate` holds, None standing for true."""
         if predicate is None:
             yield
             return
-        with self.scope(), self.builder.guarded(predicate):
+        with self.scope(), self.builder.guarded(predicate, hint):
             yield
 
     # Values

@@ -11,10 +11,11 @@ from collections.abc import Sequence
 
 from astdsl.ir import ops
 from astdsl.ir.core import Op
-from astdsl.ir.dtypes import BOOL, DType
+from astdsl.ir.dtypes import BOOL, DType, tf32
 from astdsl.lowering.layout.registers import Layout
 from astdsl.lowering.nvptx.asm import arith
 from astdsl.lowering.nvptx.function import Emitter, llvm_type, lowers_tile
+from astdsl.lowering.nvptx.rules.casts import rounded_to_tf32
 from astdsl.lowering.nvptx.rules.division import floor_divide, remainder
 from astdsl.lowering.nvptx.rules.elements import ElementRule, in_single, lowers_elements
 from astdsl.lowering.nvptx.values import LV, constant, i1
@@ -164,7 +165,8 @@ PLAIN: dict[type[Op], ElementRule] = {
 
 @lowers_elements(*PLAIN)
 def _plain(emitter: Emitter, op: Op, *operands: LV) -> LV:
-    return PLAIN[type(op)](emitter, op.operands[0].tile.dtype, *operands)
+    made = PLAIN[type(op)](emitter, op.operands[0].tile.dtype, *operands)
+    return rounded_to_tf32(emitter.builder, made) if op.result.tile.dtype is tf32 else made
 
 
 # NaN is unordered: it differs from everything, itself too.

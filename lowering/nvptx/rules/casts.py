@@ -6,16 +6,20 @@ where LLVM's `fptosi` is undefined (PTX ISA 9.7.9.21).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import TypeAlias
 
 from astdsl.ir import ops
-from astdsl.ir.dtypes import BOOL, DType, f32, f64, i32
+from astdsl.ir.dtypes import BOOL, DType, f32, f64, tf32
+from astdsl.ir.dtypes import i32 as word
 from astdsl.lowering.nvptx.asm import arith
+from astdsl.lowering.nvptx.builder import Builder
 from astdsl.lowering.nvptx.function import Emitter, llvm_type
 from astdsl.lowering.nvptx.rules.elements import is_narrow, lowers_elements
-from astdsl.lowering.nvptx.values import LV, constant
+from astdsl.lowering.nvptx.values import LV, constant, i32
 
+_TF32_DROPPED_BITS = 13
 Conversion: TypeAlias = Callable[[Emitter, DType, DType, LV], LV]
 
 
@@ -40,8 +44,43 @@ def converted(emitter: Emitter, source: DType, target: DType, x: LV) -> LV:
         return x
     if target.kind == BOOL:
         return is_nonzero(emitter, source, x)
+    if target is tf32:
+        return _to_tf32(emitter, source, x)
     kinds = (source.is_float, target.is_float)
     return _CONVERSIONS[kinds](emitter, source, target, x)
+
+
+def rounded_to_tf32(builder: Builder, x: LV) -> LV:
+    """Write a `float` with 10 bits of mantissa, to nearest even; `cvt.rna` takes ties away."""
+    bits = builder.cast("bitcast", x, "i32")
+    last = builder.and_(builder.lshr(bits, i32(_TF32_DROPPED_BITS)), i32(1))
+    below_half = (1 << (_TF32_DROPPED_BITS - 1)) - 1
+    moved = builder.add(bits, builder.add(last, i32(below_half)))
+    kept = builder.and_(moved, i32(-1 << _TF32_DROPPED_BITS))
+    magnitude = builder.intrinsic("llvm.fabs", x)
+    is_finite = builder.fcmp("olt", magnitude, constant("float", math.inf))
+    return builder.select(is_finite, builder.cast("bitcast", kept, "float"), x)
+
+
+def _to_tf32(emitter: Emitter, source: DType, x: LV) -> LV:
+    if is_narrow(source) or source is f32:
+        return rounded_to_tf32(emitter.builder, converted(emitter, source, f32, x))
+    wide = converted(emitter, source, f64, x)
+    return rounded_to_tf32(emitter.builder, _rounded_to_odd(emitter.builder, wide))
+
+
+def _rounded_to_odd(builder: Builder, x: LV) -> LV:
+    """Write a `double` as a `float` that rounding again, to fewer bits, does not spoil.
+
+    S. Boldo and G. Melquiond, "Emulation of FMA and correctly rounded sums", 2008.
+    """
+    near = builder.cast("fptrunc", x, "float")
+    wide = builder.cast("fpext", near, "double")
+    magnitudes = [builder.intrinsic("llvm.fabs", value) for value in (wide, x)]
+    too_far = builder.cast("zext", builder.fcmp("ogt", *magnitudes), "i32")
+    inexact = builder.cast("zext", builder.fcmp("one", wide, x), "i32")
+    cut = builder.sub(builder.cast("bitcast", near, "i32"), too_far)
+    return builder.cast("bitcast", builder.or_(cut, inexact), "float")
 
 
 def is_nonzero(emitter: Emitter, dtype: DType, x: LV) -> LV:
@@ -64,7 +103,7 @@ def _to_float(emitter: Emitter, source: DType, target: DType, x: LV) -> LV:
 
 
 def _between_floats(emitter: Emitter, source: DType, target: DType, x: LV) -> LV:
-    if source.bits == target.bits:  # f16 and bf16: no way but through f32, which is exact
+    if source.bits == target.bits and is_narrow(source):  # f16, bf16: through f32 alone, exact
         x, source = emitter.builder.cast("fpext", x, "float"), f32
     operation = "fptrunc" if target.bits < source.bits else "fpext"
     return emitter.builder.cast(operation, x, llvm_type(target))
@@ -74,10 +113,10 @@ def _to_integer(emitter: Emitter, source: DType, target: DType, x: LV) -> LV:
     builder = emitter.builder
     if is_narrow(source):
         x, source = builder.cast("fpext", x, "float"), f32
-    bits = max(target.bits, i32.bits)
+    bits = max(target.bits, word.bits)
     row = arith.to_integer(x.type, f"{'s' if target.is_signed else 'u'}{bits}")
     (number,) = builder.asm(row, x)
-    if source is f64 or bits > i32.bits:  # else cvt makes 0 of NaN by itself
+    if source is f64 or bits > word.bits:  # else cvt makes 0 of NaN by itself
         number = builder.select(builder.fcmp("uno", x, x), constant(number.type, 0), number)
     return _clamped(emitter, target, number) if target.bits < bits else number
 

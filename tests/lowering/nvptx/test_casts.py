@@ -3,9 +3,10 @@
 import numpy as np
 import pytest
 
+from astdsl.errors import UnsupportedFeature
 from astdsl.ir import ops
 from astdsl.ir.core import Value
-from astdsl.ir.dtypes import DType, boolean
+from astdsl.ir.dtypes import DType, boolean, f8e4m3, f16, f32, f64, i32, tf32
 from tests.lowering.nvptx.numbers import EVERY, Array, some
 from tests.lowering.nvptx.tiles import Tiles, run
 
@@ -52,3 +53,23 @@ def test_a_bitcast_keeps_the_bits(source: DType) -> None:
         (a.view(f"u{a.itemsize}") == b.view(f"u{b.itemsize}")).all()
         for a, b in zip(found.emulated, found.expected, strict=True)
     )
+
+
+def test_a_cast_to_tf32_rounds_once_to_nearest_even() -> None:
+    def build(tiles: Tiles, *values: Value) -> None:
+        for x in values:
+            short = tiles.make(ops.Cast, x, dtype=tf32)
+            tiles.give(short)
+            tiles.give(tiles.make(ops.Multiply, short, short))
+            tiles.give(tiles.make(ops.Cast, short, dtype=f16))
+
+    sources = (f32, f64, f16, i32)
+    run(build, *map(_numbers, sources), dtypes=sources).agree()
+
+
+def test_a_tile_that_registers_have_no_form_for_is_refused_by_name() -> None:
+    def build(tiles: Tiles, x: Value) -> None:
+        tiles.give(tiles.make(ops.Cast, x, dtype=f8e4m3))
+
+    with pytest.raises(UnsupportedFeature, match="tiles of f8e4m3 are not supported"):
+        run(build, some(f32), dtypes=[f32])
