@@ -77,8 +77,8 @@ class Product:
     def __post_init__(self) -> None:
         m = self.m
         what = f"wgmma m64n{self.kind.n}k{self.kind.k}"
-        order = ("wgmma", self.group.number)
-        self.operation = Operation(self._perform, what, m.place_text(m.pc), order, blocks=self.group.rows)
+        order, place = ("wgmma", self.group.number), m.place_text(m.pc)
+        self.operation = Operation(self._perform, what, place, order, blocks=self.group.rows)
 
     @property
     def done(self) -> bool:

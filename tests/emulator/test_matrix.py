@@ -27,13 +27,20 @@ def test_tf32_ignores_the_low_13_bits():
     assert matrix.widen(bits.view(np.uint8), "tf32").tolist() == [1.0, 1.0009765625]
 
 
-def test_operands_are_gathered_by_chunk_for_all_or_some_blocks():
-    shared = np.arange(3 * 64, dtype=np.uint8).reshape(3, 64)
-    chunks, index = shared.view(np.complex128), np.array([[2], [0]])
-    every = matrix.gather_operand(chunks, slice(None), index, "u8")
-    assert every[:, :, 0].tolist() == [[32, 0], [96, 64], [160, 128]]
-    some = matrix.gather_operand(chunks, np.array([2, 0]), index, "u8")
-    assert some[:, :, 0].tolist() == [[160, 128], [32, 0]]
+@pytest.mark.parametrize(
+    ("old", "dtype", "saturate", "expected"),
+    [
+        (None, np.float32, False, [1.0, 2049.0]),
+        ([1, 1], np.float32, False, [2.0, 2050.0]),
+        ([0, 0], np.float16, False, [1.0, 2048.0]),
+        ([2**31 - 1, -5], np.int32, False, [-(2**31), 2044]),
+        ([2**31 - 1, -5], np.int32, True, [2**31 - 1, 2044]),
+    ],
+)
+def test_products_are_added_in_the_type_of_the_accumulator(old, dtype, saturate, expected):
+    before = None if old is None else np.array(old, dtype)
+    total = matrix.accumulate(before, np.array([1.0, 2049.0]), np.dtype(dtype), saturate)
+    assert total.tolist() == expected
 
 
 def test_a_product_is_a_times_b_transposed():

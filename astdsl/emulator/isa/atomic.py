@@ -81,6 +81,7 @@ def _atomic(ops: Operands, args: Any, result: Any) -> Execute:
         others = None if third is None else _spread(third(m, lanes), lanes.n, scalar)
         before = np.empty(operands.shape, scalar.dtype)
         unknown = np.zeros(lanes.n, np.bool_)
+        m.acquire(lanes)
         for turn in turns(addresses):
             some = Turn(lanes, turn)
             old, missing = m.memory.load(m, some.lanes, space, addresses[some.at], dtype)

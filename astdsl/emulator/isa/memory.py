@@ -81,7 +81,12 @@ def prepare_load(ops: Operands) -> Execute:
     used_bytes = ops.instruction.used_bytes
     load = _load_all if used_bytes is None else partial(_load_used, used_bytes)
 
+    # A flag that another warp sets: what it did before may be relied upon from here.
+    synchronises = any(ops.has(word) for word in ("acquire", "relaxed", "volatile", "mmio"))
+
     def execute(m: Machine, lanes: Lanes) -> None:
+        if synchronises:
+            m.acquire(lanes)
         values, undefined = load(m, lanes, space, address(m, lanes), dtype, count * words)
         if words == 2:
             values = values.reshape(-1, count, 2)

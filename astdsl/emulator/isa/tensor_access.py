@@ -73,8 +73,8 @@ class _Access:
         """Return where the threads' registers lie, checked."""
         base = np.broadcast_to(self._address(m, lanes), lanes.n)
         thread = m.thread_of[lanes.sel]
-        rows, lane, column = m.block_of[lanes.sel], base >> LANE_SHIFT, base & COLUMN_MASK
-        place = _Located(self, rows, lane, column, thread)
+        blocks = m.block_of[lanes.sel]
+        place = _Located(self, blocks, base >> LANE_SHIFT, base & COLUMN_MASK, thread)
         wrong = place.lane // _WARP != thread // _WARP % 4
         if wrong.any():
             at = int(np.argmax(wrong))
