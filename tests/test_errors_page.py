@@ -35,9 +35,24 @@ EXAMPLES = {
     "A109": "frontend/index-of-a-pipeline-outside.txt",
     "A110": "frontend/hidden-mutation-of-a-list.txt",
     "A111": "lang/outside_lost.txt",
+    "A201": "errors/signature.txt",
     "A202": "cli/wrong-dtype.txt",
+    "A203": "errors/aliased-output.txt",
+    "A204": "errors/assertion.txt",
+    "A205": "errors/no-source.txt",
     "A301": "lang/written_input.txt",
+    "A302": "errors/unwritten-read.txt",
+    "A303": "errors/scattered-accumulation.txt",
+    "A304": "errors/overlapping-windows.txt",
+    "A305": "errors/parallel-conflict.txt",
     "A306": "lang/no_axes.txt",
+    "A401": "errors/out-of-shared-memory.txt",
+    "A402": "errors/too-large-a-tile.txt",
+    "A403": "errors/unknown-target.txt",
+    "A404": "errors/unknown-device.txt",
+    "A501": "errors/deadlock-on-the-reference.txt",
+    "A601": "errors/unwritten-shared-memory.txt",
+    "A701": "cli/missing-shape.txt",
 }
 
 INTRODUCTION = """\
@@ -64,9 +79,8 @@ def page() -> str:
             family = kind.code[:2]
             parts.append(f"## {FAMILIES[family]}\n")
         parts.append(f"### {kind.code} {kind.__name__}\n\n{inspect.getdoc(kind)}\n")
-        if kind.code in EXAMPLES:
-            report = (GOLDENS / EXAMPLES[kind.code]).read_text(encoding="utf-8").rstrip("\n")
-            parts.append(f"```text\n{report}\n```\n")
+        report = (GOLDENS / EXAMPLES[kind.code]).read_text(encoding="utf-8").rstrip("\n")
+        parts.append(f"```text\n{report}\n```\n")
     return "\n".join(parts)
 
 

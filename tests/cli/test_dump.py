@@ -108,6 +108,13 @@ def test_a_wrong_argument_is_reported_and_exits_2(
     golden(capsys.readouterr().err, "cli/wrong-dtype.txt")
 
 
+def test_a_missing_shape_is_reported_and_exits_2(
+    capsys: pytest.CaptureFixture[str], golden: Golden
+) -> None:
+    assert main(["dump", ADD[0]]) == 2
+    golden(capsys.readouterr().err, "cli/missing-shape.txt")
+
+
 def test_json_holds_an_error_with_its_places(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["dump", "--json", f"{KERNELS}:misspelt", "--arg", "x=64"]) == 1
     error = json.loads(capsys.readouterr().out)["error"]
