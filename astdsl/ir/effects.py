@@ -1,6 +1,6 @@
 """What running an operation does beside giving results, regions included.
 
-Invariant: an operation with regions has the effects of what is inside and none of its own.
+Invariant: an operation with regions has the effects of what is inside, and its own if it acts.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ _RANK = {PURE: 0, READS: 1, WRITES: 2, ACTS: 3}
 
 def effect_of(op: Op) -> str:
     """Return the strongest effect of an operation: pure, reads, writes or acts."""
-    if not op.regions:
+    if not op.regions or op.effect == ACTS:
         return op.effect
     inside = (effect_of(inner) for region in op.regions for inner in region.ops)
     return max(inside, key=_RANK.__getitem__, default=PURE)

@@ -217,6 +217,16 @@ def test_regions_without_effect_are_removed_when_nobody_uses_their_results() -> 
     assert kinds(eliminate_dead_code(expression(build))) == []
 
 
+def test_a_launch_of_blocks_that_do_nothing_is_kept() -> None:
+    m = Maker()
+    with m.region() as grid:
+        m.yields(m.index(1))
+    with m.region(INDEX) as body:
+        m.yields()
+    m.op(ops.Launch, grid=grid.block, body=body.block)
+    assert kinds(run_passes(m.module(), STANDARD)) == ["Launch"]
+
+
 def test_a_region_that_stores_is_kept() -> None:
     module = add_module(f32, (8, 8))
     assert "Pipeline" in kinds(eliminate_dead_code(module))

@@ -133,7 +133,11 @@ def _unwatch(frame: Frame) -> None:
 @evaluates(ops.Assert)
 def _assert(op: ops.Assert, frame: Frame) -> None:
     if not frame[op.condition]:
-        raise FailedAssertion(op.message or "an assertion of the kernel fails", (op.span, ""))
+        raise FailedAssertion(
+            op.message or "an assertion of the kernel does not hold for these arguments",
+            (op.span, ""),
+            help="call it with arguments for which the assertion holds",
+        )
 
 
 def _blocks(count: int, order: str | int) -> list[int]:

@@ -124,10 +124,11 @@ class Assert(Op):
 class Launch(Op):
     """Run `body(block)` for every block number below what `grid` yields, in no order.
 
-    Made by the schedule. `grid` is computed on the host, from dims and scalars alone.
+    Made by the schedule. `grid` is computed on the host, from dims and scalars alone. A launch of
+    blocks that do nothing is still one.
     """
 
-    effect = WRITES
+    effect = ACTS
     grid: Block
     body: Block
     warpgroups: int = 1
