@@ -43,7 +43,11 @@ def bind(signature: Signature, args: Sequence[Any], kwargs: Mapping[str, Any]) -
     constants = {c.name for c in signature.constants}
     for name, value in kwargs.items():
         if name in bound.given:
-            raise BadArgument(f"`{name}` is given twice", (signature.span, ""))
+            raise BadArgument(
+                f"`{name}` is given twice",
+                (signature.span, ""),
+                help="it is passed by position already",
+            )
         if name not in constants and name not in names:
             known = [*names, *constants]
             raise BadArgument(
@@ -91,7 +95,11 @@ def _fill_defaults(signature: Signature, bound: Bound) -> None:
         elif is_omitted and p.optional:
             bound.given[p.name] = None
         elif is_omitted and (p.spec is None or p.spec.role != "out"):
-            raise BadArgument(f"`{signature.name}` needs `{p.name}`", p.place)
+            raise BadArgument(
+                f"`{signature.name}` needs `{p.name}`",
+                p.place,
+                help=f"pass it by position, or by name: `{p.name}=...`",
+            )
         if p.spec is not None and p.name in bound.given and bound.given[p.name] is None:
             _check_none(p, bound)
 
@@ -103,7 +111,11 @@ def _check_none(p: Parameter, bound: Bound) -> None:
     if p.spec.role == "out":
         del bound.given[p.name]
         return
-    raise BadArgument(f"`{p.name}` takes an array, got None", p.place)
+    raise BadArgument(
+        f"`{p.name}` takes an array, got None",
+        p.place,
+        help="annotate it `In[...] | None` if it may be left out",
+    )
 
 
 def scalar_dtype(p: Parameter, kind: type) -> DType:

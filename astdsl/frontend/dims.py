@@ -140,6 +140,7 @@ def _unify(p: Parameter, shape: Sequence[int], known: dict[str, _Origin]) -> Non
                 f"axis {axis} of `{p.name}` has {extent} elements, and its annotation says "
                 f"{dim.text}",
                 p.place,
+                help="an integer in an annotation must be the extent; `_` takes any",
             )
         if dim.name:
             here = _Origin(extent, f"axis {axis} of `{p.name}`", (p.place,))
@@ -178,6 +179,7 @@ def _check_expressions(p: Parameter, shape: Sequence[int], extents: Mapping[str,
             raise BadArgument(
                 f"axis {axis} of `{p.name}` has {extent} elements, and `{dim.text}` is {wanted}",
                 p.place,
+                help=f"pass an array with {wanted} elements along axis {axis}",
             )
 
 
@@ -226,7 +228,11 @@ def _value(p: Parameter, dim: Dim, extents: Mapping[str, int]) -> int | None:
     try:
         return _evaluate(_parsed(dim.text), extents)
     except ZeroDivisionError:
-        raise BadArgument(f"the dim `{dim.text}` of `{p.name}` divides by 0", p.place) from None
+        raise BadArgument(
+            f"the dim `{dim.text}` of `{p.name}` divides by 0",
+            p.place,
+            help="a constant or an extent in it is 0",
+        ) from None
 
 
 @lru_cache(maxsize=1024)

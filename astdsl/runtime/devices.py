@@ -7,6 +7,7 @@ device loads nothing.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -95,7 +96,8 @@ class Emulator:
                     completion=emulator_completion(),
                 )  # fmt: skip
             except DeviceFault as fault:
-                raise _device_error(fault, ptx) from None
+                names = [arguments[slot.param].where.name for slot in plan.slots]
+                raise _device_error(fault, ptx, names) from None
 
         return launch
 
@@ -264,17 +266,22 @@ def _unwritten(
             yield array
 
 
-def _device_error(fault: Any, ptx: str) -> DeviceError:
-    """Turn the emulator's fault into an error with the kernel's and the PTX's lines."""
+def _device_error(fault: Any, ptx: str, names: Sequence[str]) -> DeviceError:
+    """Turn the emulator's fault into an error with the kernel's and the PTX's lines.
+
+    The emulator knows arguments by number; `names` are the parameters that they belong to.
+    """
     notes = []
     if fault.ptx_line is not None:
         lines = ptx.splitlines()
-        text = lines[fault.ptx_line - 1].strip() if fault.ptx_line <= len(lines) else ""
+        text = lines[fault.ptx_line - 1] if fault.ptx_line <= len(lines) else ""
+        text = text.strip().removesuffix(";")
         notes.append(f"PTX line {fault.ptx_line}: {text}")
     if fault.block is not None:
         warp = "" if fault.warp is None else f", warp {fault.warp}"
         notes.append(f"block {fault.block}{warp}")
-    message = f"{fault.message} [{fault.code}]"
+    named = re.sub(r"\bargument (\d+)\b", lambda m: f"`{names[int(m[1])]}`", fault.message)
+    message = f"{named} [{fault.code}]"
     places = [] if fault.kernel_line is None else [(_span(*fault.kernel_line), "; ".join(notes))]
     help = fault.help or ("" if places else "; ".join(notes))
     return DeviceError(message, *places, help=help)

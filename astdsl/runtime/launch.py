@@ -264,7 +264,8 @@ def _require(holds: Any, check: Check) -> None:
     if not holds:
         raise FailedAssertion(
             check.message or "an assertion of the kernel does not hold for these arguments",
-            (check.span, "does not hold"),
+            (check.span, ""),
+            help="call it with arguments for which the assertion holds",
         )
 
 
