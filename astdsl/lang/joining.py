@@ -94,7 +94,7 @@ def carried_edges(name: str, first: Edges, again: Edges, value: Leaf) -> Edges:
         state = _worse(first.outside.get(space), again.outside.get(space))
         if is_visible(space.form):
             kept[space] = state
-        elif state == LOST:
+        elif state == LOST and space.axis is not None:
             raise _lost(name, space, "changes from step to step", value)
     return Edges(kept) if kept else NO_EDGES
 
@@ -107,7 +107,7 @@ def met_edges(name: str, left: Leaf, right: Leaf) -> Edges:
         states = one.outside.get(space), other.outside.get(space)
         if None not in states and is_visible(space.form):
             kept[space] = _worse(*states)
-        elif LOST in states:
+        elif LOST in states and space.axis is not None:
             value = left if one.outside.get(space) == LOST else right
             raise _lost(name, space, "differs between the branches", value)
     return Edges(kept) if kept else NO_EDGES

@@ -31,7 +31,7 @@ def inside_mask(shape: tuple[int, ...], spaces: Sequence[HalfSpace]) -> Value:
 
 
 def _half_mask(shape: tuple[int, ...], h: HalfSpace) -> Value:
-    if h.axis is None:
+    if h.axis is None or h.step == 0:
         holds = _compare("ge", index_value(h.form), index_constant(0))
         return expand(holds, shape)
     extent = shape[h.axis]

@@ -22,7 +22,11 @@ PLAIN, REPEATED, FINITE = "plain", "repeated", "finite"
 
 @dataclass(frozen=True, slots=True)
 class HalfSpace:
-    """The condition `form + step * index >= 0` on the index along `axis` (None: on none)."""
+    """The condition `form + step * index >= 0` on the index along `axis`.
+
+    With `axis` None the whole tile is inside or outside: an integer dropped the axis. Nothing
+    reduces along it, so what lies outside reads as zero and may be forgotten.
+    """
 
     form: Form
     axis: int | None
@@ -94,7 +98,7 @@ class Edges:
             if h.axis is None:
                 return h
             stretched = old[h.axis] == 1 and new[h.axis + shift] != 1
-            return HalfSpace(h.form, None) if stretched else replace(h, axis=h.axis + shift)
+            return replace(h, axis=h.axis + shift, step=0 if stretched else h.step)
 
         return self.moved(change)
 

@@ -239,3 +239,15 @@ def test_shared_memory_does_not_remember() -> None:
         assert not buffer[...].edges
         with pytest.raises(OutsideLost, match="storing into"):
             buffer[...] = astdsl.exp(x[0:8])
+
+
+def test_an_axis_that_an_integer_dropped_may_be_forgotten() -> None:
+    x = np.arange(1, 5, dtype=np.float32)
+    assert output(lambda r: r[4].filled(7) + r[3].filled(7), x) == 11
+    assert output(lambda r: astdsl.exp(r[4]).reshape(1), x) == 1
+
+
+def test_a_row_outside_that_was_repeated_is_left_out() -> None:
+    x = np.ones((2, 3), np.float32)
+    assert output(lambda r: (r[2:3, 0:3] + astdsl.ones((4, 3))).sum(), x) == 0
+    assert output(lambda r: (r[1:2, 0:3] + astdsl.ones((4, 3))).sum(), x) == 24
