@@ -93,8 +93,10 @@ class Product:
                 if isinstance(tile, SharedTile):
                     m.guard.begin_read(self.operation, lanes, tile.index(m, rows))
         self.steps.append(step)
-        use = Use(places, lanes, self.operation.what, m.pc, "wgmma.wait_group")
-        self.uses.append(m.in_flight.begin(use))
+        fresh = places.difference(*(use.places for use in self.uses))
+        if fresh:
+            use = Use(fresh, lanes, self.operation.what, m.pc, "wgmma.wait_group")
+            self.uses.append(m.in_flight.begin(use))
 
     def _perform(self) -> None:
         m, kind = self.m, self.kind

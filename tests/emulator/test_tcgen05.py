@@ -8,7 +8,7 @@ from astdsl.emulator import DeviceFault, run
 from astdsl.emulator.formats.descriptors import MatrixDescriptor, encode_tcgen05_descriptor
 from astdsl.emulator.formats.fragments import accumulator_lanes, tmem_access
 from astdsl.emulator.formats.instruction import MMA_KINDS, InstructionDescriptor
-from astdsl.emulator.formats.swizzle import Swizzle
+from astdsl.emulator.formats.swizzle import Swizzle, swizzle
 from tests.emulator.asm import kernel, wait
 from tests.emulator.test_wgmma import descriptor_of, place, random_tile
 
@@ -69,13 +69,13 @@ def load(n, shape="32x32b", repeat=None, suffix="", tail="", waited=True):
     return "\n".join(lines)
 
 
-def launch(body, image=None, n=32, completion="late", end=END):
+def launch(body, image=None, n=32, completion="late", *, end=END, grid=1):
     data = np.zeros(IMAGE_BYTES, np.uint8) if image is None else image
-    out = np.zeros((128, n), np.uint32)
+    out = np.zeros((grid * 128, n), np.uint32)
     ptx = kernel(
         BEGIN + body + end, ["u64", "u64"], target="sm_100a", shared_bytes=IMAGE_BYTES + 16
     )
-    run(ptx, "k", (1,), (128,), [data, out], completion=completion)
+    run(ptx, "k", (grid,), (128,), [data, out], completion=completion)
     return out
 
 
@@ -156,6 +156,25 @@ def test_operands_may_be_transposed(transposes, mode):
     assert np.array_equal(out, a.astype(np.float32) @ b.astype(np.float32).T)
 
 
+def test_tf32_may_be_transposed_in_atoms_of_32_bytes():
+    a, b = random_tile(128, 8, "tf32"), random_tile(32, 8, "tf32")
+    image = np.zeros(IMAGE_BYTES, np.uint8)
+    bits = []
+    for start, tile in ((0, a), (16384, b)):
+        # 128 bytes of MN by 4 of K make an atom; two atoms along K, then the next 128 bytes of MN.
+        descriptor = MatrixDescriptor(start, 1024, 512, Swizzle.B128_ATOM_32B)
+        k, inner = np.arange(8)[:, None], np.arange(len(tile))[None, :] * 4
+        offset = inner // 128 * 1024 + inner % 128 + k // 4 * 512 + k % 4 * 128
+        at = swizzle((start + offset).astype(np.int64), descriptor.swizzle) // 4
+        image.view(np.float32)[at] = tile.T
+        bits.append(encode_tcgen05_descriptor(descriptor))
+    code = "mov.b64 %d10, {}; mov.b64 %d11, {};".format(*bits)
+    fields = InstructionDescriptor(128, 32, "tf32", "tf32", "f32", True, True)
+    code = finished(code + product(fields.encode(MMA_KINDS["tf32"]), "tf32"))
+    out = launch(code + load(32), image, 32).view(np.float32)
+    assert np.array_equal(out, a @ b.T)
+
+
 BITS = InstructionDescriptor(128, 32, "f16", "f16", "f32").encode(MMA_KINDS["f16"])
 
 
@@ -183,6 +202,20 @@ def test_negated_operands_negate_the_product():
     fields = InstructionDescriptor(128, 32, "f16", "f16", "f32", negate_a=True)
     code = finished(code + product(fields.encode(MMA_KINDS["f16"]), "f16"))
     assert np.array_equal(launch(code + load(32), image, 32).view(np.float32), -once)
+
+
+@pytest.mark.parametrize("completion", COMPLETIONS)
+def test_blocks_with_different_descriptors_have_products_of_their_own(completion):
+    image, code, once = tiles()
+    negated = InstructionDescriptor(128, 32, "f16", "f16", "f32", negate_a=True)
+    code += f"""mov.u32 %r30, %ctaid.x; and.b32 %r31, %r30, 1; setp.eq.u32 %p3, %r31, 1;
+  mul.wide.u32 %d7, %r30, {128 * 32 * 4}; add.u64 %d1, %d1, %d7;"""
+    body = product("%r32", "f16", steps=2)
+    code += f"selp.u32 %r32, {negated.encode(MMA_KINDS['f16'])}, {BITS}, %p3;" + body
+    out = launch(finished(code) + load(32), image, 32, completion, grid=5).view(np.float32)
+    for block in range(5):
+        tile = out[128 * block : 128 * (block + 1)]
+        assert np.array_equal(tile, -2 * once if block % 2 else 2 * once)
 
 
 def store(n, value="%r0", waited="tcgen05.wait::st.sync.aligned;"):

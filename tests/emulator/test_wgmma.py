@@ -51,15 +51,15 @@ def store_registers(names):
     return "\n".join(lines)
 
 
-def launch(body, image, n_registers, completion="late", extra=(), threads=128):
-    """Fill shared memory with an image, run, and return each thread's registers."""
+def launch(body, image, n_registers, completion="late", *, extra=(), threads=128, grid=1):
+    """Fill shared memory with an image, run, and return each thread's registers, by block."""
     shared_bytes = -(-len(image) // 2048) * 2048
     padded = np.zeros(shared_bytes, np.uint8)
     padded[: len(image)] = image
-    out = np.zeros((threads, n_registers), np.uint32)
+    out = np.zeros((grid * threads, n_registers), np.uint32)
     code = BEGIN.format(bytes=shared_bytes) + body + store_registers(registers(n_registers))
     ptx = kernel(code, ["u64", "u64", *["u64"] * len(extra)], shared_bytes=shared_bytes)
-    run(ptx, "k", (1,), (threads,), [padded, out, *extra], completion=completion)
+    run(ptx, "k", (grid,), (threads,), [padded, out, *extra], completion=completion)
     return out
 
 
@@ -232,6 +232,24 @@ def test_two_warpgroups_have_accumulators_of_their_own():
     expected = a.astype(np.float32) @ b.astype(np.float32).T
     assert np.array_equal(result(out[:128], 8), -expected)
     assert np.array_equal(result(out[128:], 8), expected)
+
+
+@pytest.mark.parametrize("completion", COMPLETIONS)
+def test_blocks_on_different_paths_have_accumulators_of_their_own(completion):
+    a, b = random_tile(64, 16, "f16"), random_tile(8, 16, "f16")
+    image, code = both_operands(a, b)
+    code += """mov.u32 %r30, %ctaid.x; and.b32 %r31, %r30, 1; setp.eq.u32 %p3, %r31, 1;
+  mul.wide.u32 %d7, %r30, 2048; add.u64 %d1, %d1, %d7;
+  @%p3 bra ODD;"""
+    code += product_code("m64n8k16.f32.f16.f16", registers(4), "%d10", "%d11", ", 1, 1, 0, 0")
+    code += "bra JOIN; ODD:"
+    code += product_code("m64n8k16.f32.f16.f16", registers(4), "%d10", "%d11", ", -1, 1, 0, 0")
+    # One output for each of the five blocks, 128 threads of 4 registers.
+    out = launch(code + "JOIN:", image, 4, completion, grid=5)
+    expected = a.astype(np.float32) @ b.astype(np.float32).T
+    for block in range(5):
+        tile = result(out[128 * block : 128 * (block + 1)], 8)
+        assert np.array_equal(tile, -expected if block % 2 else expected)
 
 
 def test_warps_that_come_one_by_one_wait_for_each_other():
