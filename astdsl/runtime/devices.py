@@ -88,7 +88,8 @@ class Emulator:
                 array_of(x) if a.geometry else x for a, x in zip(arguments, arrays, strict=True)
             ]
             given = [_encode(slot, arguments, values, memory) for slot in plan.slots]
-            unwritten = list(_unwritten(arguments, memory))
+            passed = {slot.param for slot in plan.slots}
+            unwritten = [x for i, x in _unwritten(arguments, memory) if i in passed]
             try:
                 run(
                     ptx, plan.name, (grid, 1, 1), (plan.threads, 1, 1), given,
@@ -252,18 +253,18 @@ _ENCODERS: dict[type, Any] = {
 
 def _unwritten(
     arguments: Sequence[Argument], memory: Sequence[Any]
-) -> Iterator[np.ndarray[Any, Any]]:
-    """Yield plain outputs, whose contents may not be read.
+) -> Iterator[tuple[int, np.ndarray[Any, Any]]]:
+    """Yield plain outputs, whose contents may not be read, with their positions.
 
     The emulator tracks whole ranges of bytes, so an output between whose rows another argument
     lies is left out.
     """
     arrays = [x for a, x in zip(arguments, memory, strict=True) if a.geometry is not None]
-    for argument, array in zip(arguments, memory, strict=True):
+    for position, (argument, array) in enumerate(zip(arguments, memory, strict=True)):
         is_plain = argument.role == "out" and argument.initial is None
         others = (x for x in arrays if x is not array)
         if is_plain and not any(np.may_share_memory(array, x) for x in others):
-            yield array
+            yield position, array
 
 
 def _device_error(fault: Any, ptx: str, names: Sequence[str]) -> DeviceError:
