@@ -27,8 +27,8 @@ from astdsl.lowering.host import HostExpressions
 from astdsl.lowering.layout.inference import infer_layouts
 from astdsl.lowering.layout.registers import splat
 from astdsl.lowering.layout.shared import SharedPlan
-from astdsl.lowering.nvptx import rules, tensor_memory  # noqa: F401  (registers the rules)
-from astdsl.lowering.nvptx.asm import barriers
+from astdsl.lowering.nvptx import rules  # noqa: F401  (registers the rules)
+from astdsl.lowering.nvptx.entry import enter, leave
 from astdsl.lowering.nvptx.function import (
     MEMORY_TYPES,
     Emitter,
@@ -38,8 +38,8 @@ from astdsl.lowering.nvptx.function import (
 )
 from astdsl.lowering.nvptx.llvm import LaunchBounds, Parameter
 from astdsl.lowering.nvptx.llvm import Module as LlvmModule
-from astdsl.lowering.nvptx.values import LV, i32, i64
-from astdsl.lowering.target import TCGEN05, Target
+from astdsl.lowering.nvptx.values import LV, i64
+from astdsl.lowering.target import Target
 from astdsl.lowering.tensor_maps import pieces
 from astdsl.lowering.windows import Forms
 from astdsl.source import NOWHERE
@@ -117,30 +117,9 @@ def _body(emitter: Emitter, program: Block) -> None:
     number = builder.cast("zext", builder.special_register("ctaid.x"), "i64")
     emitter.placements[block] = splat((), emitter.threads)
     emitter.define(block, splat((), emitter.threads), [number])
-    _initialise_barriers(emitter, program)
-    if emitter.target.has(TCGEN05):
-        emitter.tensor_memory = tensor_memory.reserve(emitter, program)
+    enter(emitter, program)
     emitter.block(program)
-    if emitter.tensor_memory:
-        tensor_memory.release(emitter, emitter.tensor_memory)
-    builder.ret()
-
-
-def _initialise_barriers(emitter: Emitter, program: Block) -> None:
-    """Initialise every mbarrier before anything can use one, also the asynchronous proxy."""
-    found = [op for op in walk(program) if isinstance(op, ops.AllocBarrier)]
-    if not found:
-        return
-    builder = emitter.builder
-    with emitter.guarded(emitter.is_first_thread(), "initialise"):
-        for op in found:
-            base = builder.shared(emitter.shared.offsets[op.result])
-            for index in range(op.count):
-                address = builder.shared_address(builder.gep("i64", base, i32(index)))
-                builder.asm(barriers.MBARRIER_INIT, address, i32(op.arrivals))
-        builder.asm(barriers.FENCE_MBARRIER_INIT)
-        builder.asm(barriers.FENCE_PROXY_ASYNC)
-    emitter.synchronise()
+    leave(emitter)
 
 
 class _Parameters:

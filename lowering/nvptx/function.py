@@ -330,53 +330,80 @@ class Scratch:
         emitter = self.emitter
         emitter.synchronise()
         rank = len(layout.shape)
-        numbers = self.numbers(layout, (0,) * rank, (1,) * rank)
+        places = self.places(self.pointer, layout, (0,) * rank, (1,) * rank)
         with emitter.guarded(emitter.is_owner(layout)):
-            for k, (register, number) in enumerate(zip(registers, numbers, strict=True)):
+            for k, (register, place) in enumerate(zip(registers, places, strict=True)):
                 with emitter.guarded(emitter.is_inside(layout, k)):
-                    self._store(register, number)
+                    value = as_memory(emitter.builder, register, self.tile.dtype)
+                    emitter.builder.store(value, place, self.tile.dtype.bytes)
         emitter.synchronise()
 
     def read(
         self, layout: Layout, starts: tuple[int, ...] = (), steps: tuple[int, ...] = ()
     ) -> Registers:
         """Load a tile whose element i is the written one's `start + i * step`."""
-        rank = len(layout.shape)
-        numbers = self.numbers(layout, starts or (0,) * rank, steps or (1,) * rank)
-        return tuple(self._load(number) for number in numbers)
+        rank, builder, dtype = len(layout.shape), self.emitter.builder, self.tile.dtype
+        places = self.places(self.pointer, layout, starts or (0,) * rank, steps or (1,) * rank)
+        loaded = [builder.load(self.type, place, dtype.bytes) for place in places]
+        return tuple(as_register(builder, value, dtype) for value in loaded)
 
     def read_reshaped(self, layout: Layout) -> Registers:
         """Load the tile under another shape of as many elements."""
         moved = Scratch(self.emitter, TileType(layout.shape, self.tile.dtype))
         return moved.read(layout)
 
-    def numbers(self, layout: Layout, starts: tuple[int, ...], steps: tuple[int, ...]) -> list[LV]:
-        """Return each register's row-major element number in the written tile."""
+    def places(
+        self, pointer: LV, layout: Layout, starts: tuple[int, ...], steps: tuple[int, ...]
+    ) -> list[LV]:
+        """Return where each register's element is in the tile, which begins at `pointer`.
+
+        Registers that are inside in every thread are a constant away from one another, so that
+        LLVM joins their accesses. Padding is led to some element of the tile.
+        """
         builder = self.emitter.builder
         strides = row_major_strides(self.tile.shape)
-        totals = [i32(0)] * layout.register_count
-        for axis, stride in enumerate(strides):
-            for k, coordinate in enumerate(self.emitter.coordinates(layout, axis)):
-                place = builder.mul(coordinate, i32(steps[axis]))
-                place = builder.add(place, i32(starts[axis]))
-                low = layout.offsets[k][axis] * steps[axis] + starts[axis]
-                high = low + layout.reach[axis] * steps[axis]
-                last = self.tile.shape[axis] - 1
-                if min(low, high) < 0 or max(low, high) > last:  # padding reads some element
-                    place = builder.intrinsic("llvm.umin", place, i32(last))
-                totals[k] = builder.add(totals[k], builder.mul(place, i32(stride)))
-        return totals
+        axes = list(zip(starts, steps, strides, strict=True))
+        base = i32(0)
+        for axis, (start, step, stride) in enumerate(axes):
+            thread = builder.mul(self.emitter.coordinate_base(layout, axis), i32(step))
+            place = builder.add(thread, i32(start))
+            base = builder.add(base, builder.mul(place, i32(stride)))
+        first = builder.gep(self.type, pointer, base)
+        found = []
+        for k, offsets in enumerate(layout.offsets):
+            if self._may_leave(layout, offsets, starts, steps):
+                number = self._bounded(layout, k, axes)
+                found.append(builder.gep(self.type, pointer, number))
+                continue
+            away = [n * step * d for n, (_, step, d) in zip(offsets, axes, strict=True)]
+            found.append(builder.gep(self.type, first, i32(sum(away))))
+        return found
 
-    def _store(self, value: LV, number: LV) -> None:
-        builder = self.emitter.builder
-        place = builder.gep(self.type, self.pointer, number)
-        builder.store(as_memory(builder, value, self.tile.dtype), place, self.tile.dtype.bytes)
+    def _may_leave(
+        self,
+        layout: Layout,
+        offsets: Sequence[int],
+        starts: Sequence[int],
+        steps: Sequence[int],
+    ) -> bool:
+        """Whether some thread's element would be outside of the tile."""
+        ranges = zip(offsets, layout.reach, starts, steps, self.tile.shape, strict=True)
+        for offset, reach, start, step, extent in ranges:
+            ends = (offset * step + start, (offset + reach) * step + start)
+            if min(ends) < 0 or max(ends) >= extent:
+                return True
+        return False
 
-    def _load(self, number: LV) -> LV:
-        builder = self.emitter.builder
-        place = builder.gep(self.type, self.pointer, number)
-        value = builder.load(self.type, place, self.tile.dtype.bytes)
-        return as_register(builder, value, self.tile.dtype)
+    def _bounded(self, layout: Layout, register: int, axes: Sequence[tuple[int, int, int]]) -> LV:
+        """Return a register's element number, each of its coordinates at most the last."""
+        builder, total = self.emitter.builder, i32(0)
+        for axis, (start, step, stride) in enumerate(axes):
+            coordinate = self.emitter.coordinate(layout, axis, register)
+            place = builder.add(builder.mul(coordinate, i32(step)), i32(start))
+            last = i32(self.tile.shape[axis] - 1)
+            place = builder.intrinsic("llvm.umin", place, last)
+            total = builder.add(total, builder.mul(place, i32(stride)))
+        return total
 
 
 def as_register(builder: Builder, value: LV, dtype: DType) -> LV:

@@ -17,6 +17,7 @@ from astdsl.lowering.schedule.held import hold_outputs
 from astdsl.lowering.schedule.launches import form_launch
 from astdsl.lowering.schedule.outputs import check_outputs
 from astdsl.lowering.schedule.protocol import check_protocol
+from astdsl.lowering.schedule.resets import drop_first_step_guards
 from astdsl.lowering.schedule.roles import choose_warpgroups
 from astdsl.lowering.target import Target
 
@@ -36,7 +37,7 @@ def schedule(module: Module, target: Target) -> Module:
 
 
 def _schedule_launch(launch: ops.Launch, module: Module, target: Target) -> ops.Launch:
-    launch = hold_outputs(launch, module)
+    launch = drop_first_step_guards(hold_outputs(launch, module))
     scheduler = BlockScheduler(launch, target)
     with scheduler.writing(Maker(launch.span)) as maker:
         scheduler.run(launch.body.ops[:-1])

@@ -13,8 +13,8 @@ from astdsl.ir import ops
 from astdsl.ir.core import Block, Op, Value, walk
 from astdsl.ir.types import TileType
 from astdsl.lowering.layout.inference import FREE_KINDS
-from astdsl.lowering.products import WGMMA_ROWS
-from astdsl.lowering.target import Target
+from astdsl.lowering.products import WGMMA_ROWS, rows_per_product
+from astdsl.lowering.target import TCGEN05, Target
 
 MOST_WARPGROUPS = 4
 # Of a thread's 255 registers, what its largest tile may take; the rest holds operands, addresses.
@@ -25,12 +25,15 @@ _REGISTER_BITS = 32
 
 def choose_warpgroups(body: Block, target: Target) -> int:
     """Return the number of warpgroups of a block; refuse a tile that no number can hold."""
-    sizes = [(op, _registers(v.tile, target)) for op, v in _held(body)]
-    largest, registers = max(sizes, key=lambda size: size[1], default=(None, 0))
     dots = [op for op in walk(body) if isinstance(op, ops.Dot)]
+    products = {op.result.tile.shape for op in dots}
+    sizes = [(op, _registers(v.tile, products, target)) for op, v in _held(body)]
+    largest, registers = max(sizes, key=lambda size: size[1], default=(None, 0))
     limit = TILE_REGISTERS if dots else COMFORTABLE_REGISTERS
     groups = 1
-    while registers > limit * groups and groups < MOST_WARPGROUPS and _divides(dots, 2 * groups):
+    while registers > limit * groups and groups < MOST_WARPGROUPS:
+        if not _divides(dots, 2 * groups, target):
+            break
         groups *= 2
     if largest is not None and registers > TILE_REGISTERS * groups:
         raise _too_large(largest, registers, groups)
@@ -44,13 +47,23 @@ def _held(body: Block) -> Iterator[tuple[Op, Value]]:
             yield from ((op, v) for v in op.results if isinstance(v.type, TileType))
 
 
-def _registers(tile: TileType, target: Target) -> int:
-    """Return the registers of one thread of one warpgroup for a tile."""
+def _registers(tile: TileType, products: set[tuple[int, ...]], target: Target) -> int:
+    """Return the registers of one thread of one warpgroup for a tile.
+
+    What has the shape of a product is laid out as its accumulator is, padding included.
+    """
     words = max(1, tile.dtype.bits // _REGISTER_BITS)
-    return -(-tile.elements // target.threads_per_warpgroup) * words
+    elements = tile.elements
+    if tile.shape in products:
+        rows = rows_per_product(target)
+        elements = -(-tile.shape[0] // rows) * rows * tile.shape[1]
+    return -(-elements // target.threads_per_warpgroup) * words
 
 
-def _divides(dots: list[ops.Dot], groups: int) -> bool:
+def _divides(dots: list[ops.Dot], groups: int, target: Target) -> bool:
+    """Whether every accumulator can be shared by warpgroups: by rows (wgmma), by columns."""
+    if target.has(TCGEN05):
+        return all(op.b.tile.shape[1] % groups == 0 for op in dots)
     return all(op.a.tile.shape[0] % (WGMMA_ROWS * groups) == 0 for op in dots)
 
 

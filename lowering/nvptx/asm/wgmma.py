@@ -15,17 +15,28 @@ M_PER_WARPGROUP = 64
 K_PER_PRODUCT = {"f16": 16, "bf16": 16}
 A_REGISTERS = 4
 
-FENCE = AsmRow(
-    name="wgmma.fence", text="wgmma.fence.sync.aligned;", effect=Effect.ACTS, requires=WGMMA
-)
-"""Needed before the first product, and after any other use of its registers."""
-
 COMMIT = AsmRow(
     name="wgmma.commit_group",
     text="wgmma.commit_group.sync.aligned;",
     effect=Effect.ACTS,
     requires=WGMMA,
 )
+
+
+@cache
+def fence(registers: int = 0) -> AsmRow:
+    """Make the fence before the first product, and after any other use of its registers.
+
+    It ties the `registers` of the products that follow, so that what sets them stands before it.
+    """
+    return AsmRow(
+        name="wgmma.fence",
+        text="wgmma.fence.sync.aligned;",
+        effect=Effect.ACTS,
+        outputs={f"d{number}": "float" for number in range(registers)},
+        tied=registers,
+        requires=WGMMA,
+    )
 
 
 @cache

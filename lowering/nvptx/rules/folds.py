@@ -215,8 +215,9 @@ class _Space:
         return self.builder.cast("trunc", value, "i1") if self.type == "i1" else value
 
     def _place(self, index: LV, offset: int) -> LV:
-        total = self.builder.add(index, i32(offset))
-        return self.builder.gep(self.memory_type, self.pointer, total)
+        # A constant apart, so that LLVM joins the accesses.
+        first = self.builder.gep(self.memory_type, self.pointer, index)
+        return self.builder.gep(self.memory_type, first, i32(offset))
 
 
 def _spaces(emitter: Emitter, state: State, elements: int) -> list[_Space]:

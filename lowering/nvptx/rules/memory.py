@@ -167,9 +167,7 @@ def _store_shared(
         _store_wide(emitter, window, registers, owner, window.vector)
         return
     for k, register in enumerate(registers):
-        keep = emitter.both(owner, emitter.is_inside(layout, k))
-        assert keep is not None, "padding has a predicate"
-        with emitter.guarded(keep):
+        with emitter.guarded(emitter.both(owner, emitter.is_inside(layout, k))):
             value = as_memory(emitter.builder, register, window.dtype)
             emitter.builder.store(value, window.address(k), window.dtype.bytes)
 

@@ -138,10 +138,12 @@ def _multiply_wgmma(emitter: Emitter, op: ops.MatrixMultiply) -> None:
         a = builder.add(a, builder.cast("zext", move, "i64"))
     b = builder.add(operands.b_address, i64(operands.b.wgmma()))
     accumulate = emitter.scalar(op.accumulate)
-    builder.asm(wgmma.FENCE)
+    variables = emitter.extra[op.accumulator]
+    row = wgmma.fence(len(variables))
+    _keep(emitter, variables, builder.asm(row, *_held(emitter, variables)))
     for block, first, width, k in operands.instructions(blocks, columns):
         start = (block * columns + first) // 2
-        held = emitter.extra[op.accumulator][start : start + width // 2]
+        held = variables[start : start + width // 2]
         row = wgmma.mma(
             width,
             operands.dtype.name,

@@ -61,6 +61,7 @@ def made_rows() -> Iterator[AsmRow]:
         for transpose in (False, True):
             yield warp.load_matrix(matrices, transpose=transpose)
             yield warp.store_matrix(matrices, transpose=transpose)
+    yield from (wgmma.fence(), wgmma.fence(64))
     yield from (wgmma.wait(1), wgmma.wait(0), wgmma.wait(0, 64), wgmma.wait(0, 128))
     for type in ("half", "bfloat", "float", "double", "i16", "i32", "i64"):
         yield from (memory.guarded_load(type), memory.guarded_store(type))
