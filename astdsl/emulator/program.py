@@ -10,9 +10,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from astdsl.emulator import isa
 from astdsl.emulator.faults import Unsupported
 from astdsl.emulator.isa import Control, Execute
+from astdsl.emulator.isa.families import lookup
 from astdsl.emulator.lanes import Lanes
 from astdsl.emulator.layout import Layout, lay_out
 from astdsl.emulator.machine import Machine
@@ -56,7 +56,6 @@ class Program:
 
 def prepare(module: Module, kernel: str) -> Program:
     """Make a kernel ready; refuses by name and line what is not modelled (`Unsupported`)."""
-    isa.load_families()
     function = module.functions.get(kernel)
     if function is None or not function.is_entry:
         entries = ", ".join(f.name for f in module.functions.values() if f.is_entry) or "none"
@@ -81,7 +80,7 @@ def _implied_return(function: Function) -> Instruction:
 
 def _append(program: Program, ops: Operands) -> None:
     instruction = ops.instruction
-    row = isa.lookup(instruction.opcode)
+    row = lookup(instruction.opcode)
     if row is None:
         raise ops.refuse("this opcode is not known to the emulator")
     body: Any = row.prepare(ops)

@@ -1,4 +1,4 @@
-"""The table of what each opcode does, filled by the family modules at import.
+"""The table of what each opcode does, filled by the family modules that `families` imports.
 
 `@executes("add", "sub.f32")` registers a *preparer*: a function that takes the `Operands` of one
 instruction and returns what executes it, `(machine, lanes) -> None`. It is called once per
@@ -12,7 +12,6 @@ modifier that it does not know (`ops.allow(...)`); a second row for one key fail
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
@@ -40,25 +39,6 @@ class Row:
 
 
 ROWS: dict[str, Row] = {}
-FAMILIES: tuple[str, ...] = (
-    "arith",
-    "atomic",
-    "call",
-    "control",
-    "convert",
-    "copy",
-    "elementary",
-    "floating",
-    "logic",
-    "matrix",
-    "mbarrier",
-    "memory",
-    "tcgen05",
-    "tensor_access",
-    "tma",
-    "warp",
-    "wgmma",
-)
 
 
 def _register(opcodes: tuple[str, ...], row: Row) -> None:
@@ -86,20 +66,3 @@ def controls(*opcodes: str) -> Callable[[C], C]:
         return prepare
 
     return decorate
-
-
-def lookup(opcode: str) -> Row | None:
-    """Return the row with the longest dotted prefix of the opcode, None when there is none."""
-    key = opcode
-    while key:
-        row = ROWS.get(key)
-        if row is not None:
-            return row
-        key = key.rpartition(".")[0]
-    return None
-
-
-def load_families() -> None:
-    """Import the family modules, which fill the table."""
-    for family in FAMILIES:
-        importlib.import_module(f"astdsl.emulator.isa.{family}")

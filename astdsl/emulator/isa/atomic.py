@@ -14,7 +14,7 @@ import numpy as np
 from astdsl.emulator import numerics
 from astdsl.emulator.isa import Execute, executes
 from astdsl.emulator.isa.memory import SPACES, space_of
-from astdsl.emulator.scalars import UNSIGNED, Array, Scalar
+from astdsl.emulator.scalars import UNSIGNED, Array, BoolArray, Scalar
 from astdsl.emulator.undefined import mark, undefined_fault, undefined_mask
 
 if TYPE_CHECKING:
@@ -55,50 +55,64 @@ def prepare_red(ops: Operands) -> Execute:
 
 def _atomic(ops: Operands, args: Any, result: Any) -> Execute:
     ops.allow(*SPACES, *_UPDATES, *_WORDS)
-    word = next((w for w in ops.modifiers if w in _UPDATES), None)
-    if word is None:
-        raise ops.refuse("no operation is named")
-    scalar = ops.last_type()
-    space, address = space_of(ops, args[0]), ops.address(args[0])
-    ops.reads.clear()
-    raw = scalar.name if scalar.bits < 128 else "b128"
-    value = ops.source(args[1], raw)
-    third = ops.source(args[2], raw) if word == "cas" else None
-    places = tuple(ops.reads)
-    write = None if result is None else ops.destination(result, raw)
-    to = () if result is None else ops.registers(result)
-    update = _typed(word, scalar)
-    if scalar.bits == 128:
+    if ops.last_type().bits == 128:
         raise ops.refuse("128-bit atomics are not modelled")
-    dtype = UNSIGNED[scalar.bits]
+    return _Atomic(ops, args, result).execute
 
-    def execute(m: Machine, lanes: Lanes) -> None:
-        undefined = undefined_mask(m, lanes, places)
+
+class _Atomic:
+    """One `atom` or `red`; `result` is None for `red`."""
+
+    def __init__(self, ops: Operands, args: Any, result: Any) -> None:
+        word = next((w for w in ops.modifiers if w in _UPDATES), None)
+        if word is None:
+            raise ops.refuse("no operation is named")
+        scalar = self.scalar = ops.last_type()
+        self.space, self.address = space_of(ops, args[0]), ops.address(args[0])
+        ops.reads.clear()
+        self.value = ops.source(args[1], scalar.name)
+        self.third = ops.source(args[2], scalar.name) if word == "cas" else None
+        self.places = tuple(ops.reads)
+        self.write = None if result is None else ops.destination(result, scalar.name)
+        self.to = () if result is None else ops.registers(result)
+        self.update = _typed(word, scalar)
+
+    def execute(self, m: Machine, lanes: Lanes) -> None:
+        """Take turns at the addresses; give each lane the value before its turn."""
+        undefined = undefined_mask(m, lanes, self.places)
         if undefined is not None:
             raise undefined_fault(m, lanes, undefined, "an operand of an atomic")
-        addresses = np.broadcast_to(address(m, lanes), lanes.n)
-        operands = _spread(value(m, lanes), lanes.n, scalar)
-        others = None if third is None else _spread(third(m, lanes), lanes.n, scalar)
-        before = np.empty(operands.shape, scalar.dtype)
+        addresses = np.broadcast_to(self.address(m, lanes), lanes.n)
+        operands = _spread(self.value(m, lanes), lanes.n, self.scalar)
+        others = None
+        if self.third is not None:
+            others = _spread(self.third(m, lanes), lanes.n, self.scalar)
+        before = np.empty(operands.shape, self.scalar.dtype)
         unknown = np.zeros(lanes.n, np.bool_)
-        m.acquire(lanes)
         for turn in turns(addresses):
             some = Turn(lanes, turn)
-            old, missing = m.memory.load(m, some.lanes, space, addresses[some.at], dtype)
-            old = _seen(old, scalar)
-            before[some.at] = old
-            if missing is not None:
-                unknown[some.at] = missing
-            new = update(old, operands[some.at], None if others is None else others[some.at])
-            stored = np.ascontiguousarray(new, scalar.dtype).view(dtype).reshape(-1)
-            m.memory.store(m, some.lanes, space, addresses[some.at], stored, missing)
+            third = None if others is None else others[some.at]
+            before[some.at], missing = self._exchange(
+                m, some.lanes, addresses[some.at], operands[some.at], third
+            )
+            unknown[some.at] = False if missing is None else missing
         m.wake = True
-        if write is not None:
-            write(m, lanes, before)
-            for place in to:
+        if self.write is not None:
+            self.write(m, lanes, before)
+            for place in self.to:
                 mark(m, place, lanes, unknown)
 
-    return execute
+    def _exchange(
+        self, m: Machine, lanes: Lanes, addresses: Array, operand: Array, third: Array | None
+    ) -> tuple[Array, BoolArray | None]:
+        """Update distinct addresses; return what they held, and which of it is undefined."""
+        dtype = UNSIGNED[self.scalar.bits]
+        raw, missing = m.memory.load(m, lanes, self.space, addresses, dtype)
+        old = _seen(raw, self.scalar)
+        new = self.update(old, operand, third)
+        stored = np.ascontiguousarray(new, self.scalar.dtype).view(dtype).reshape(-1)
+        m.memory.store(m, lanes, self.space, addresses, stored, missing)
+        return old, missing
 
 
 class Turn:
