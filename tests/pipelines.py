@@ -28,6 +28,7 @@ KINDS = (CARRIED, REVISITED, UPDATED, PRODUCT)
 PLAIN, LOOP, BRANCH = "plain", "loop", "branch"
 AROUND = (PLAIN, LOOP, BRANCH)
 DEPTH = 16
+ROW_ELEMENTS = 8
 
 
 @dataclass(frozen=True)
@@ -67,9 +68,15 @@ class Case:
         if self.kind == PRODUCT:
             shapes = [(steps, self.rows, DEPTH), (DEPTH * steps, self.columns)]
         kind = self.operand_dtype.numpy
-        x, y = (rng.integers(-4, 5, shape).astype(kind) for shape in shapes)
-        o = rng.integers(-4, 5, (self.rows, self.columns)).astype(self.dtype.numpy)
+        x, y = (_integers(rng, shape, kind) for shape in shapes)
+        o = _integers(rng, (self.rows, self.columns), self.dtype.numpy)
         return [x, y, o, self.trips]
+
+
+def _integers(rng: np.random.Generator, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Any:
+    """Return small integers whose rows are 16-byte multiples apart, as TMA needs them."""
+    padded = (*shape[:-1], -(-shape[-1] // ROW_ELEMENTS) * ROW_ELEMENTS)
+    return rng.integers(-4, 5, padded).astype(dtype)[..., : shape[-1]]
 
 
 class _Writer:
