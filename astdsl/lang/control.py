@@ -8,13 +8,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NoReturn
 
+import numpy as np
+
 from astdsl.errors import BadPipeline, UnknownName, UnsupportedFeature, did_you_mean
 from astdsl.ir.ops import INFERRED, SEQUENTIAL, SPREAD
 from astdsl.lang.blocks import BlockFunction, trace_for, trace_pipeline
 from astdsl.lang.indices import as_index
 from astdsl.lang.shapes import as_extent
 from astdsl.lang.tracing import fault, require_trace
-from astdsl.lang.values import Literal, Operand, Tile
+from astdsl.lang.values import Literal, Operand
 
 PLACEMENTS = {"sequential": SEQUENTIAL, "parallel": SPREAD, "auto": INFERRED}
 SCHEDULES = ("auto", "multistage")
@@ -67,7 +69,7 @@ def kernel_range(*bounds: Any) -> range | KernelRange:
 
     A `for` over it is a loop of the kernel; the index is a weak integer.
     """
-    if not any(isinstance(b, Tile) for b in bounds):
+    if all(isinstance(b, int | np.integer) for b in bounds) or not 1 <= len(bounds) <= 3:
         return range(*bounds)
     low, high, step = (0, *bounds, 1) if len(bounds) == 1 else (*bounds, 1)[:3]
     low, high, step = (as_index(b, "`range`") for b in (low, high, step))

@@ -29,7 +29,7 @@ from astdsl import (
     tile,
     wait_smem_to_gmem,
 )
-from astdsl.errors import BadWindow, TypeMismatch
+from astdsl.errors import BadWindow, ProtocolError, TypeMismatch
 from astdsl.ir import ops
 from astdsl.ir.core import walk
 from tests.lang.harness import a_trace, an_index
@@ -148,3 +148,18 @@ def test_a_runtime_index_picks_among_the_counters_of_all_slots() -> None:
         kinds = [type(op) for op in now.builder.current.ops]
     assert kinds.count(ops.CounterRead) == 3
     assert kinds.count(ops.BarrierWait) == 1
+
+
+@kernel
+def beyond(x: In[f32, "64 32"], o: Out[f32, "64 32"], slot: i32):
+    full = Barrier(num_barriers=2)
+    barrier_arrive(full[slot])
+    o[...] = x[...]
+
+
+@pytest.mark.parametrize("slot", [2, -1])
+def test_a_barrier_index_outside_is_found_by_the_reference(slot: int) -> None:
+    with pytest.raises(ProtocolError, match="array of 2") as caught:
+        beyond.on("reference")(X, np.zeros_like(X), slot)
+    assert caught.value.span is not None
+    assert caught.value.span.line > 100

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from astdsl.errors import ProtocolError
 from astdsl.ir import ops
 from astdsl.ir.evaluate.memory import fence, join
 from astdsl.ir.evaluate.state import Barrier, Blocked, Frame, Run
@@ -24,8 +25,16 @@ def _alloc_barrier(op: ops.AllocBarrier, frame: Frame) -> list[Barrier]:
 
 
 def _barrier(op: Any, frame: Frame) -> Barrier:
-    found: Barrier = frame[op.barrier][frame.number(op.index)]
-    return found
+    barriers: list[Barrier] = frame[op.barrier]
+    index = frame.number(op.index)
+    if not 0 <= index < len(barriers):
+        raise ProtocolError(
+            f"barrier {index} of an array of {len(barriers)}",
+            (op.span, ""),
+            (barriers[0].span, "made here"),
+            help=f"indices go from 0 to {len(barriers) - 1}",
+        )
+    return barriers[index]
 
 
 @evaluates(ops.BarrierArrive)
