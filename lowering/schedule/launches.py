@@ -198,9 +198,11 @@ def _inner_pipeline(
 
 
 def _warn(pipeline: ops.Pipeline) -> None:
-    warnings.warn(
+    # At the kernel's own line: no frame of the compiler's means anything to the reader.
+    warnings.warn_explicit(
         f"{pipeline.span}: no axis of this pipeline is proved independent, so one block runs all "
         "of its steps in order; `parallel` states that steps are independent",
         SerialPipeline,
-        stacklevel=2,
+        pipeline.span.file,
+        pipeline.span.line,
     )
