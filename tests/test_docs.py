@@ -25,12 +25,6 @@ IDS = [page.relative_to(ROOT).as_posix() for page in PAGES]
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 LINK = re.compile(r"\[[^]]+\]\(([^)#:]+)(?:#[^)]*)?\)")
 
-# Pages whose snippets the package cannot run yet. An entry that can be taken out fails.
-NOT_YET_RUNNABLE = {"README.md"}
-
-# Files that the README's commands name and that are still to come; likewise.
-STILL_TO_COME = {"examples/matmul.py"}
-
 # Packages that a module may need and that we do not: the docstrings of such a module wait for them.
 OPTIONAL = {"cupy", "jax", "torch"}
 
@@ -61,11 +55,7 @@ def run_page(page: Path, folder: Path) -> None:
 
 
 @pytest.mark.parametrize("name", IDS)
-def test_the_snippets_of_a_page_run(
-    name: str, tmp_path: Path, request: pytest.FixtureRequest
-) -> None:
-    if name in NOT_YET_RUNNABLE:
-        request.applymarker(pytest.mark.xfail(reason="not yet runnable", strict=True))
+def test_the_snippets_of_a_page_run(name: str, tmp_path: Path) -> None:
     run_page(ROOT / name, tmp_path)
 
 
@@ -115,11 +105,7 @@ def test_a_link_to_no_file_is_reported(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("command", [".ci/run", "examples/matmul.py"])
-def test_the_readme_gives_a_command_that_exists(
-    command: str, request: pytest.FixtureRequest
-) -> None:
-    if command in STILL_TO_COME:
-        request.applymarker(pytest.mark.xfail(reason="still to come", strict=True))
+def test_the_readme_gives_a_command_that_exists(command: str) -> None:
     shell = [fence[2] for fence in FENCE.finditer((ROOT / "README.md").read_text())]
     assert any(command in text for text in shell)
     assert (ROOT / command).is_file()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import code
+import contextlib
 import itertools
 import linecache
 import sys
@@ -23,7 +24,9 @@ from astdsl.errors import KernelError
 try:
     import readline
 except ImportError:  # Python may be built without it
-    readline = None  # type: ignore[assignment]
+    HAS_READLINE = False
+else:
+    HAS_READLINE = True
 
 HELP = "a prompt at which kernels can be defined"
 HISTORY = Path("~/.astdsl_history")
@@ -86,11 +89,12 @@ class Prompt(code.InteractiveConsole):
 
 
 def _read_history() -> None:
-    if readline is not None and HISTORY.expanduser().is_file():
+    if HAS_READLINE and HISTORY.expanduser().is_file():
         readline.read_history_file(HISTORY.expanduser())
 
 
 def _write_history() -> None:
-    if readline is not None:
+    if HAS_READLINE:
         readline.set_history_length(HISTORY_LINES)
-        readline.write_history_file(HISTORY.expanduser())
+        with contextlib.suppress(OSError):  # a home that cannot be written keeps no history
+            readline.write_history_file(HISTORY.expanduser())

@@ -9,7 +9,7 @@ import pytest
 
 from astdsl import f16, spec
 from astdsl.cli.main import main
-from astdsl.cli.run import Comparison, random_value
+from astdsl.cli.run import Array, Comparison, random_value
 
 KERNELS = str(Path(__file__).with_name("kernels.py"))
 
@@ -46,8 +46,8 @@ def test_integers_that_differ_are_wrong() -> None:
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float16, ml_dtypes.bfloat16])
 def test_floats_may_differ_as_a_reordered_sum_does(dtype: type) -> None:
-    wanted = np.array([100.0, 1.0], dtype)
-    step = np.array([0.0, 2.0 ** -(4 if dtype is not np.float32 else 10)], dtype)
+    wanted: Array = np.array([100.0, 1.0], dtype)
+    step: Array = np.array([0.0, 2.0 ** -(4 if dtype is not np.float32 else 10)], dtype)
     assert Comparison.of("a", (wanted + step).astype(dtype), wanted).is_good
     assert not Comparison.of("a", -wanted, wanted).is_good
 
