@@ -161,9 +161,7 @@ def _compiled(
 
 def _places(emitter: Emitter, value: Value, layout: Layout, pointer: LV) -> list[LV]:
     rank = len(layout.shape)
-    numbers = Scratch(emitter, value.tile).numbers(layout, (0,) * rank, (1,) * rank)
-    kind = MEMORY_TYPES[value.tile.dtype.name]
-    return [emitter.builder.gep(kind, pointer, number) for number in numbers]
+    return Scratch(emitter, value.tile).places(pointer, layout, (0,) * rank, (1,) * rank)
 
 
 def _read(emitter: Emitter, value: Value, pointer: LV) -> None:
