@@ -61,7 +61,7 @@ def moved(where: Place, node: AnyNode) -> AnyNode:
 
 def clone(node: AnyNode) -> AnyNode:
     """Copy a tree, faster than `copy.deepcopy` does."""
-    made = type(node)()
+    made = type(node).__new__(type(node))
     for name, value in vars(node).items():
         if isinstance(value, ast.AST):
             setattr(made, name, clone(value))

@@ -57,9 +57,17 @@ class Reads:
             self._attribute(name, function, attribute)
         for variable, cell in _cells(function):
             self._note(f"`{variable}` around `{name}`", partial(_cell_contents, cell))
-        for variable in sorted(_global_names(function.__code__)):
-            again = partial(_look_up, function.__globals__, variable)
-            self._note(f"global `{variable}`", again)
+        names = sorted(_names(function.__code__))
+        for variable in names:
+            self._global(function.__globals__, variable, names)
+
+    def _global(self, space: dict[str, Any], variable: str, names: list[str]) -> None:
+        """Note a global; of the user's modules and classes also the attributes that are named."""
+        value = self._note(f"global `{variable}`", partial(_look_up, space, variable))
+        if not isinstance(value, types.ModuleType | type) or is_library(value):
+            return
+        for name in names:
+            self._note(f"`{variable}.{name}`", partial(_attribute_of, value, name))
 
     def _attribute(self, name: str, function: types.FunctionType, attribute: str) -> None:
         self._add(f"`{attribute}` of `{name}`", lambda: getattr(function, attribute))
@@ -68,32 +76,27 @@ class Reads:
 
     def _add(self, what: str, again: Callable[[], object]) -> object:
         value = again()
-        self.items.append(Read(what, again, value))
+        if value is not GONE and not is_kernel_value(value):
+            self.items.append(Read(what, again, value))
         return value
 
-    def _note(self, what: str, again: Callable[[], object]) -> None:
-        """Note something read, and look into it if it is a function."""
+    def _note(self, what: str, again: Callable[[], object]) -> object:
+        """Note something read, and look into it if it is a function; return it."""
         value = self._add(what, again)
         if type(value) is types.FunctionType:
             self.function(value)
+        return value
 
-    def module_attribute(self, module: types.ModuleType, name: str) -> None:
-        """Note what was read of a module."""
-        if not is_library(module):
-            self._note(f"`{module.__name__}.{name}`", lambda: getattr(module, name, GONE))
+
+def is_kernel_value(value: object) -> bool:
+    """Whether a value belongs to the trace itself."""
+    return type(value).__module__.startswith("astdsl.lang")
 
 
 def _items(value: object) -> list[tuple[Any, object]]:
     if isinstance(value, tuple):
         return list(enumerate(value))
     return list(value.items()) if isinstance(value, dict) else []
-
-
-def _default(values: Any, key: Any) -> object:
-    try:
-        return values[key]
-    except (KeyError, IndexError, TypeError):  # other defaults, or none any more
-        return GONE
 
 
 def _item(function: types.FunctionType, attribute: str, key: object) -> object:
@@ -115,10 +118,18 @@ def _look_up(space: dict[str, Any], name: str) -> object:
     return space.get(name, getattr(builtins, name, GONE))
 
 
-def _global_names(code: types.CodeType) -> set[str]:
-    """Return the names that a code object may read as globals; attributes' names are among them."""
+def _attribute_of(owner: Any, name: str) -> object:
+    # Of a class, what its own dictionary holds: a method read through it is a new object each time.
+    for kind in getattr(owner, "__mro__", (owner,)):
+        if name in vars(kind):
+            return vars(kind)[name]
+    return GONE
+
+
+def _names(code: types.CodeType) -> set[str]:
+    """Return the names that a code object may read as globals or attributes."""
     names = set(code.co_names)
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
-            names |= _global_names(constant)
+            names |= _names(constant)
     return names

@@ -124,33 +124,19 @@ class Liveness:
 
     always: Names
     after: dict[ast.stmt, Names] = field(default_factory=dict)
-    _breaks: list[Names] = field(default_factory=list)
-    _continues: list[Names] = field(default_factory=list)
 
     def run(self, body: list[ast.stmt], after: Names) -> Names:
         """Return the names that `body` needs from before, if `after` are needed behind it."""
         live = after
         for statement in reversed(body):
             if isinstance(statement, LEAVES):
-                live = after
-            known = self.after.get(statement, NONE)
-            self.after[statement] = known | live | self.always | self._destinations(statement)
+                live = after  # what stands behind is dropped
+            elif any(leaves(statement)):
+                live |= after  # what stands behind may be skipped
+            self.after[statement] = self.after.get(statement, NONE) | live | self.always
             handler = TRANSFER.get(type(statement), Liveness.simple)
             live = handler(self, statement, live)
         return live
-
-    def _destinations(self, statement: ast.stmt) -> Names:
-        """Return the names needed where `break` and `continue` below go.
-
-        Flags let the code behind the statement be skipped, so its names pass through there.
-        """
-        kinds = {type(node) for node in leaves(statement)}
-        found = NONE
-        if ast.Break in kinds and self._breaks:
-            found |= self._breaks[-1]
-        if ast.Continue in kinds and self._continues:
-            found |= self._continues[-1]
-        return found
 
     def simple(self, node: ast.stmt, after: Names) -> Names:
         """Statements without a body."""
@@ -158,7 +144,7 @@ class Liveness:
 
     def leave(self, node: ast.stmt, after: Names) -> Names:
         """`return`, `break`, `continue`: they set a flag, and what follows is skipped."""
-        return read([node]) | after | self._destinations(node)
+        return read([node]) | after
 
     def raise_(self, node: ast.stmt, after: Names) -> Names:
         """`raise`: nothing behind is reached."""
@@ -170,42 +156,27 @@ class Liveness:
         return read([node.test]) | self.run(node.body, after) | self.run(node.orelse, after)
 
     def for_(self, node: ast.For, after: Names) -> Names:
-        """`for`: the body any number of times, then `else`."""
-        behind = self.run(node.orelse, after)
-        targets = bound([node.target])
-        head = self._loop(node.body, behind, after, NONE, targets)
-        return read([node.iter]) | head
+        """`for`: the body any number of times, then `else`, unless a `break` skips it."""
+        behind = after | self.run(node.orelse, after)
+        return read([node.iter]) | self._loop(node.body, behind, bound([node.target]))
 
     def while_(self, node: ast.While, after: Names) -> Names:
         """`while`: the test before every step."""
-        behind = self.run(node.orelse, after)
-        return self._loop(node.body, behind, after, read([node.test]), NONE)
+        behind = after | self.run(node.orelse, after) | read([node.test])
+        return self._loop(node.body, behind, NONE)
 
     def with_(self, node: ast.With, after: Names) -> Names:
         """`with`: it may be a pipeline, so the body may run any number of times."""
         targets = bound([item.optional_vars for item in node.items if item.optional_vars])
-        head = self._loop(node.body, after, None, NONE, targets)
+        head = self._loop(node.body, after, targets)
         return read([item.context_expr for item in node.items]) | head
 
-    def _loop(
-        self,
-        body: list[ast.stmt],
-        behind: Names,
-        leaving: Names | None,
-        test: Names,
-        targets: Names,
-    ) -> Names:
-        """Find the names needed at the head of a loop; `leaving` is where `break` goes."""
-        head, before = behind | test, None
+    def _loop(self, body: list[ast.stmt], behind: Names, targets: Names) -> Names:
+        """Return the names needed at the head of a loop, before its `targets` are assigned."""
+        head, before = behind, None
         while head != before:
             before = head
-            if leaving is not None:
-                self._breaks.append(leaving)
-                self._continues.append(head)
-            head = behind | test | (self.run(body, head) - targets)
-            if leaving is not None:
-                self._breaks.pop()
-                self._continues.pop()
+            head = behind | (self.run(body, head) - targets)
         return head
 
     def match(self, node: ast.Match, after: Names) -> Names:

@@ -16,6 +16,7 @@ from functools import lru_cache
 from types import CodeType, FunctionType
 
 from astdsl.errors import SourceUnavailable
+from astdsl.frontend.compiling import compile_function, compiler_flags
 from astdsl.source import Span
 
 FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
@@ -61,7 +62,9 @@ def _find(file: str, text: str, code: CodeType, can_change: bool) -> FunctionSou
     except SyntaxError:
         return None
     found = [candidate for candidate in candidates if _encloses(candidate[0], code)]
-    if len(found) != 1:
+    if len(found) > 1:  # lambdas of one line
+        found = [candidate for candidate in found if _has_places_of(*candidate, code)]
+    if not found:
         return None
     if can_change and not _is_compiled_from(code, file, text):
         return None
@@ -114,15 +117,16 @@ def _encloses(node: FunctionNode, code: CodeType) -> bool:
             continue
         if not start <= (line, column) <= (end_line, end_column) <= end:
             return False
-    return not isinstance(node, ast.Lambda) or _spans_body(node, code)
+    return True
 
 
-def _spans_body(node: ast.Lambda, code: CodeType) -> bool:
-    """Whether some instruction has the very span of a lambda's body."""
-    body = node.body
-    span = (body.lineno, body.end_lineno, body.col_offset, body.end_col_offset)
-    positions = list(code.co_positions())
-    return span in positions or all(p[2] is None for p in positions)
+def _has_places_of(node: FunctionNode, class_name: str, code: CodeType) -> bool:
+    """Whether the node compiles to instructions at the places of the code's, constants alike."""
+    flags = compiler_flags(code)
+    made = compile_function(node, code.co_filename, class_name, code.co_freevars, flags)
+    constants = zip(made.co_consts, code.co_consts, strict=False)
+    same_places = list(made.co_positions()) == list(code.co_positions())
+    return same_places and all(_same_constant(*pair) for pair in constants)
 
 
 def _can_change(function: FunctionType) -> bool:

@@ -60,7 +60,7 @@ def test_a_name_that_no_step_changes_is_not_carried() -> None:
         for _ in range(n):
             if z > 4:
                 y = y + 1
-            y, z = y, z
+            y = (y, 1)[0]
         o[0:4] = y
 
     assert carried(kernel, n=i32, x=array(None), o=array(None)) == [[]]
