@@ -71,8 +71,9 @@ class TensorMemory:
         self.data[row, :, first : first + columns] = _POISON
         self.sizes[row][first] = columns
 
-    def free(self, row: int, first: int, columns: int, lane: int) -> None:
-        """Take columns back, which must be exactly what was allocated."""
+    def free(self, row: int, first: int, columns: int, lanes: Lanes) -> None:
+        """Take columns back, which must be exactly what was allocated, and no longer in use."""
+        lane = int(lanes.index[0])
         if self.sizes[row].get(first) != columns:
             raise self._m.fault(
                 "E273", f"tcgen05.dealloc of columns {first}..{first + columns - 1}, which are no "
@@ -81,6 +82,13 @@ class TensorMemory:
         where = row, slice(None), slice(first, first + columns)
         if self._writing[where].any() or self._reading[where].any():
             raise self._m.fault("E276", "tensor memory is freed while tcgen05.mma uses it", lane)
+        if self._loading[where].any() or self._unwaited[where].any():
+            raise self._m.fault(
+                "E276", "tensor memory is freed before tcgen05.wait::ld or ::st of its last access",
+                lane,
+            )  # fmt: skip
+        cells = np.array([row]), np.arange(N_GROUPS), slice(first, first + columns)
+        self._check_operation(cells, lanes, "tcgen05.dealloc frees", writes=True)
         self.allocated[row, first : first + columns] = False
         del self.sizes[row][first]
 
@@ -118,16 +126,17 @@ class TensorMemory:
                 "E275", f"the {operation.what} overwrites tensor memory that tcgen05.ld reads "
                 "without tcgen05.wait::ld", lane,
             )  # fmt: skip
-        if self._races is not None and self._m.guard is not None:
-            known = self._m.guard.clocks.issuers(lanes)[cells[0]]
-            where = self._index(cells)
-            self._check_order(
-                self._races.unordered_operation(where, known, writes=writes), where, lane,
-                f"the {operation.what} uses",
-            )  # fmt: skip
+        self._check_operation(cells, lanes, f"the {operation.what} uses", writes=writes)
         counts = self._writing if writes else self._reading
         counts[self._index(cells)] += 1
         self._users.append((operation, cells, writes))
+
+    def _check_operation(self, cells: Cells, lanes: Lanes, what: str, *, writes: bool) -> None:
+        if self._races is not None and self._m.guard is not None:
+            known = self._m.guard.clocks.issuers(lanes)[cells[0]]
+            where = self._index(cells)
+            unordered = self._races.unordered_operation(where, known, writes=writes)
+            self._check_order(unordered, where, int(lanes.index[0]), what)
 
     def end(self, operation: Operation) -> None:
         """End all accesses of an operation; what it wrote is defined."""

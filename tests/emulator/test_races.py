@@ -16,7 +16,7 @@ from tests.emulator.test_guard import (
     fault,
     launch,
 )
-from tests.emulator.test_tcgen05 import BITS, COMMIT, product, store, tiles
+from tests.emulator.test_tcgen05 import BITS, COMMIT, END, product, store, tiles
 from tests.emulator.test_tcgen05 import fault as tensor_fault
 from tests.emulator.test_tcgen05 import launch as tensor_launch
 
@@ -110,6 +110,15 @@ def test_a_product_on_what_other_warps_stored_needs_a_barrier():
     text = tensor_fault("E277", code + product(BITS, "f16", keep=1) + finish, image=image)
     assert "nothing orders that" in text
     tensor_launch(code + "bar.sync 0;" + product(BITS, "f16", keep=1) + finish, image)
+
+
+def test_freeing_what_other_warps_still_load_needs_a_barrier():
+    access = store(4) + "tcgen05.ld.sync.aligned.32x32b.x1.b32 {%r200}, [%r12];"
+    early = END.replace("bar.sync 0;", "")
+    waited = "tcgen05.wait::ld.sync.aligned;"
+    assert "freed before tcgen05.wait::ld" in tensor_fault("E276", access)
+    assert "dealloc frees" in tensor_fault("E277", access + waited, end=early)
+    tensor_launch(access + waited)
 
 
 def test_loading_a_product_that_has_completed_unseen_is_reported():

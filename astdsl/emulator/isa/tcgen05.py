@@ -25,6 +25,7 @@ from astdsl.emulator.formats.instruction import (
 )
 from astdsl.emulator.isa import Control, Execute, controls, executes
 from astdsl.emulator.isa.mbarrier import barrier_place, use
+from astdsl.emulator.lanes import Lanes
 from astdsl.emulator.machine import Condition
 from astdsl.emulator.matrix import ELEMENT_BYTES
 from astdsl.emulator.syntax import Address, Immediate, Vector
@@ -39,7 +40,6 @@ from astdsl.emulator.tensor_products import (
 from astdsl.emulator.tiles import SharedTile, locate
 
 if TYPE_CHECKING:
-    from astdsl.emulator.lanes import Lanes
     from astdsl.emulator.machine import Machine
     from astdsl.emulator.operands import Operands
     from astdsl.emulator.scalars import Array, BoolArray
@@ -131,8 +131,9 @@ def prepare_dealloc(ops: Operands) -> Control:
             firsts = np.broadcast_to(address(m, whole), whole.n)
             starts = m.thread_of[whole.sel] % _WARP == 0
             for lane, first in zip(whole.index[starts], firsts[starts], strict=True):
-                row = int(m.block_of[lane])
-                tensor_memory(m).free(row, int(first) & COLUMN_MASK, columns, int(lane))
+                one = Lanes.of(np.array([lane]))
+                column = int(first) & COLUMN_MASK
+                tensor_memory(m).free(int(m.block_of[lane]), column, columns, one)
             m.wake = True
         return whole
 
