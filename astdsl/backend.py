@@ -60,6 +60,16 @@ class Cubin(Protocol):
         """What the assembler said beyond the costs."""
 
 
+def check_outputs(module: Module) -> None:
+    """Refuse what a kernel must not do with its outputs, on whatever device it would run.
+
+    Raises UnwrittenRead, ScatteredAccumulation and OverlappingWindows.
+    """
+    from astdsl.lowering.schedule.outputs import check_outputs as check
+
+    check(module)
+
+
 def compile_module(module: Module, target: str) -> Compiled:
     """Lower a module to PTX for a target."""
     from astdsl.lowering.compiler import compile_module as lower

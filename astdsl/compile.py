@@ -125,9 +125,10 @@ class Programs:
 
 
 def build(request: Request) -> Program:
-    """Trace a request and run the standard passes over it."""
+    """Trace a request, run the standard passes, and check what it does with its outputs."""
     traced, static = trace_with_constants(request)
     module = run_passes(traced.module, STANDARD)
+    backend.check_outputs(module)
     shapes = {a.name: a.geometry.shape for a in request.arguments if a.geometry}
     extents = {(name, axis): shapes[name][axis] for name, axis in static}
     return Program(traced, module, extents)

@@ -23,7 +23,9 @@ from astdsl.errors import (
     BadSignature,
     DeviceUnavailable,
     FailedAssertion,
+    ScatteredAccumulation,
     UnsupportedFeature,
+    UnwrittenRead,
     WrongTarget,
 )
 from astdsl.kernel import Kernel, Placed
@@ -496,3 +498,24 @@ def test_a_wrong_dtype_is_refused_by_both_names() -> None:
     with pytest.raises(BadArgument, match="`y` takes f32, got an array of f16"):
         add_of()(x, y.astype(np.float16))
     assert f16.numpy == np.float16
+
+
+@pytest.mark.parametrize("device", ["reference", "emulator"])
+def test_what_the_language_refuses_is_refused_on_every_device(device: str) -> None:
+    @kernel
+    def scattered(x: In[f32, "R N"], o: Out[f32, "N"]):
+        R, N = x.shape
+        with pipeline(R, cdiv(N, 8)) as (r, i):
+            out = o.at[tile(i, 8)]
+            if r == 0:
+                out[...] = 0
+            out[...] += x[r, tile(i, 8)]
+
+    @kernel
+    def unwritten(x: In[f32, "8"], o: Out[f32, "8"]):
+        o[...] += x[...]
+
+    with pytest.raises(ScatteredAccumulation, match="axis 0 does not move it"):
+        scattered.on(device)(np.ones((3, 32), np.float32))
+    with pytest.raises(UnwrittenRead):
+        unwritten.on(device)(np.ones(8, np.float32))

@@ -30,6 +30,12 @@ class _Axis:
     body: Block
     owner: Op
 
+    @property
+    def name(self) -> str:
+        """The index's name, else the axis's number."""
+        hint = self.index.hint
+        return f"`{hint}`" if hint else str(self.body.args.index(self.index))
+
 
 @dataclass(frozen=True, slots=True)
 class _Access:
@@ -127,7 +133,7 @@ def _scattered(access: _Access, others: list[_Axis]) -> ScatteredAccumulation:
     return ScatteredAccumulation(
         f"`{access.op.ref.hint}` is accumulated into again after other windows came between",
         (access.op.span, "this window comes back after others"),
-        (others[0].owner.span, f"axis `{others[0].index.hint or '?'}` does not move it"),
+        (others[0].owner.span, f"axis {others[0].name} does not move it"),
         help="move that axis last, declare the output `InOut`, or use `atomic_add`",
     )
 
