@@ -180,7 +180,7 @@ class SharedWindow:
         tile_axis = self.tile_axis.get(axis)
         if tile_axis is None:
             return start
-        coordinate = self.emitter.coordinates(self.layout, tile_axis)[register]
+        coordinate = self.emitter.coordinate(self.layout, tile_axis, register)
         if self.layout.padded[tile_axis] > self.layout.shape[tile_axis]:
             last = i32(self.layout.shape[tile_axis] - 1)
             coordinate = self.builder.intrinsic("llvm.umin", coordinate, last)

@@ -28,7 +28,6 @@ class Accumulation:
     dot: ops.Dot
     add: ops.Add
     initial: Value
-    result: Value
     sources: tuple[Value, Value]
 
     def reads_slots(self, loads: Sequence[ops.Load]) -> bool:
@@ -61,7 +60,7 @@ def _match(
     if not used_once:
         return None
     sources = (_source(scheduler, dot.a), _source(scheduler, dot.b))
-    return Accumulation(position, dot, add, op.initial[position], op.results[position], sources)
+    return Accumulation(position, dot, add, op.initial[position], sources)
 
 
 def _source(scheduler: BlockScheduler, operand: Value) -> Value:
@@ -74,7 +73,6 @@ def begin(scheduler: BlockScheduler, product: Accumulation) -> None:
     accumulator = allocate(scheduler, product.dot)
     scheduler.accumulators[product.dot.result] = accumulator
     scheduler.absorbed.add(product.add)
-    scheduler.accumulated.add(product.result)
     maker = scheduler.maker
     initial = scheduler.value(product.initial)
     maker.add_op(

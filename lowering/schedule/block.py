@@ -73,11 +73,11 @@ class BlockScheduler:
         self.slots: dict[Value, Slot] = {}
         self.accumulators: dict[Value, Value] = {}
         self.absorbed: set[Op] = set()
-        self.accumulated: set[Value] = set()
         self.loops: list[LoopFrame] = []
         self.allocations = Maker(launch.span)
         self.stores_asynchronously = False
         self.trip_counts: list[Value] = []
+        self._deferred: dict[Value, Callable[[], None]] = {}
         self.users: dict[Value, list[Op]] = defaultdict(list)
         self.written: set[Value] = set()
         self.read: set[Value] = set()
@@ -116,18 +116,38 @@ class BlockScheduler:
         return tuple(map(self.value, old))
 
     def run(self, program: Sequence[Op]) -> None:
-        """Schedule operations one after the other."""
+        """Schedule operations one after the other; leave nothing deferred behind."""
         for op in program:
             self.step(op)
+        self.catch_up()
 
     def step(self, op: Op) -> None:
         """Schedule one operation; one without a rule is copied."""
+        if self._deferred:
+            self._catch_up(op)
         self.maker.span = op.span
         handler = _HANDLERS.get(type(op))
         if handler:
             handler(self, op)
         else:
             self.copy(op)
+
+    def defer(self, value: Value, write: Callable[[], None]) -> None:
+        """Write something only where a value is first used, or a region begins or ends."""
+        self._deferred[value] = write
+
+    def _catch_up(self, op: Op) -> None:
+        """Write what was deferred and this operation needs."""
+        needed = list(self._deferred) if op.regions else op.operands
+        for value in needed:
+            write = self._deferred.pop(value, None)
+            if write:
+                write()
+
+    def catch_up(self) -> None:
+        """Write everything that was deferred."""
+        for value in list(self._deferred):
+            self._deferred.pop(value)()
 
     def copy(self, op: Op) -> None:
         """Copy an operation; what its regions hold is scheduled too."""

@@ -31,6 +31,8 @@ from astdsl.lowering.tensor_maps import why_not
 MOST_AUTOMATIC_STAGES = 4
 # Kept free for what leaves the block, and for tiles that change their layout.
 RESERVED_BYTES = 68 * 1024
+# A smaller window is loaded into registers straight away: a copy and its barrier cost more.
+LEAST_COPY_BYTES = 2048
 
 
 @dataclass(slots=True)
@@ -330,26 +332,41 @@ def _phase(maker: Maker, name: str, body: Maker, values: Sequence[Value]) -> tup
 @schedules(ops.Load)
 def _load(scheduler: BlockScheduler, op: ops.Load) -> None:
     """Read a staged tile from its slot, unless only products use it: they read it there."""
-    only_products = reads_only_in_products(scheduler, op.result)
     slot = scheduler.slots.get(op.result)
-    if slot is None and only_products and is_unchanging(scheduler, op):
-        stage_once(scheduler, op)
-        return
-    if slot is None:
+    only_products = reads_only_in_products(scheduler, op.result)
+    if slot is None and is_unchanging(scheduler, op) and (only_products or _is_large(op)):
+        wait, slot = stage_once(scheduler, op)
+        scheduler.defer(op.result, lambda: _arrived(scheduler, op, wait, slot, only_products))
+    elif slot is None:
         scheduler.copy(op)
-        return
-    if only_products:
-        return
-    maker = scheduler.maker
-    zeros = tuple(maker.number(0) for _ in op.window_type.shape)
-    shape = op.window_type.shape
+    elif not only_products:
+        read_slot(scheduler, op, slot)
+
+
+def _is_large(op: ops.Load) -> bool:
+    tile = op.window_type
+    return tile.elements * tile.dtype.bytes >= LEAST_COPY_BYTES
+
+
+def _arrived(
+    scheduler: BlockScheduler, op: ops.Load, wait: ops.BarrierWait, slot: Slot, in_place: bool
+) -> None:
+    scheduler.maker.add_op(wait)
+    if not in_place:
+        read_slot(scheduler, op, slot)
+
+
+def read_slot(scheduler: BlockScheduler, op: ops.Load, slot: Slot) -> None:
+    """Write the load of a whole slot in place of the load of the window."""
+    maker, shape = scheduler.maker, op.window_type.shape
+    zeros = tuple(maker.number(0) for _ in shape)
     new = ops.Load(
         span=op.span,
         ref=slot.buffer,
         starts=(*slot.slot, *zeros),
-        sizes=(1, *shape),
-        steps=(1,) * (1 + len(shape)),
-        kept=(False, *(True for _ in shape)),
+        sizes=(*(1 for _ in slot.slot), *shape),
+        steps=(1,) * (len(slot.slot) + len(shape)),
+        kept=(*(False for _ in slot.slot), *(True for _ in shape)),
     )
     new.result.hint = op.result.hint
     scheduler.values[op.result] = maker.add_op(new).result
@@ -362,18 +379,20 @@ def is_unchanging(scheduler: BlockScheduler, op: ops.Load) -> bool:
     return not why_not(op.ref.ref, op.sizes, op.steps)
 
 
-def stage_once(scheduler: BlockScheduler, op: ops.Load) -> None:
-    """Copy a window into a buffer of its own and wait for it: a ring of one slot."""
-    tile, before = op.window_type, scheduler.allocations
+def stage_once(scheduler: BlockScheduler, op: ops.Load) -> tuple[ops.BarrierWait, Slot]:
+    """Start copying a window into a buffer of its own; return the wait for it, and the slot."""
+    tile, before, span = op.window_type, scheduler.allocations, op.span
     label = f"copy of {op.ref.hint or 'window'}"
     buffer = before.add_op(
-        ops.AllocSmem(span=op.span, shape=tile.shape, dtype=tile.dtype, label=label)
+        ops.AllocSmem(span=span, shape=tile.shape, dtype=tile.dtype, label=label)
     ).result
-    full = before.add_op(ops.AllocBarrier(span=op.span, count=1, arrivals=1, label="full")).result
-    counter = before.add_op(ops.Counter(span=op.span)).result
+    full = before.add_op(ops.AllocBarrier(span=span, count=1, arrivals=1, label="full")).result
+    counter = before.add_op(ops.Counter(span=span)).result
+    buffer.hint, full.hint, counter.hint = f"{op.ref.hint}_copy", "full", "copies"
     maker = scheduler.maker
-    maker.add_op(ops.BlockBarrier(span=op.span))
-    number = maker.add_op(ops.CounterRead(span=op.span, counter=counter)).result
+    if scheduler.loops:  # somebody may still read what the last execution copied
+        maker.add_op(ops.BlockBarrier(span=span))
+    number = maker.add_op(ops.CounterRead(span=span, counter=counter)).result
     zero = maker.number(0)
     fields = {n: getattr(op, n) for n in ("span", "sizes", "steps", "kept")}
     maker.add_op(
@@ -387,9 +406,9 @@ def stage_once(scheduler: BlockScheduler, op: ops.Load) -> None:
         )
     )
     parity = maker.remainder(number, maker.number(2))
-    maker.add_op(ops.BarrierWait(span=op.span, barrier=full, index=zero, parity=parity))
-    maker.add_op(ops.CounterAdd(span=op.span, counter=counter, amount=maker.number(1)))
-    scheduler.slots[op.result] = Slot(buffer, ())
+    maker.add_op(ops.CounterAdd(span=span, counter=counter, amount=maker.number(1)))
+    slot = scheduler.slots[op.result] = Slot(buffer, ())
+    return ops.BarrierWait(span=span, barrier=full, index=zero, parity=parity), slot
 
 
 def reads_only_in_products(scheduler: BlockScheduler, value: Value) -> bool:

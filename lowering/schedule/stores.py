@@ -5,14 +5,13 @@ Before
 After
     wait until the slot has been read; store slot, value; fence; copy_out slot -> window; commit
 
-A store becomes one where it pays: of a product's result, or in a loop. Invariant: copies that may
-write the same elements twice are not made asynchronous, since their order would be lost.
+A large store becomes one. Invariant: copies that may write the same elements twice are not made
+asynchronous, since their order would be lost.
 """
 
 from __future__ import annotations
 
 from astdsl.ir import ops
-from astdsl.ir.core import Value
 from astdsl.ir.types import GMEM
 from astdsl.lowering.schedule.block import BlockScheduler, schedules
 from astdsl.lowering.schedule.independence import move_apart
@@ -21,6 +20,8 @@ from astdsl.lowering.tensor_maps import why_not
 SLOTS_IN_A_LOOP = 2
 # A tile that takes more is stored from registers.
 LARGEST_SLOT_BYTES = 64 * 1024
+# So is a smaller one: the copy and its barriers cost more.
+LEAST_COPY_BYTES = 2048
 
 
 @schedules(ops.Store)
@@ -39,8 +40,8 @@ def _is_asynchronous(scheduler: BlockScheduler, op: ops.Store) -> bool:
         return False
     if op.value.tile.elements * op.value.tile.dtype.bytes > LARGEST_SLOT_BYTES:
         return False
-    pays = bool(scheduler.loops) or _comes_from_product(scheduler, op.value)
-    return pays and writes_once(scheduler, op)
+    large = op.value.tile.elements * op.value.tile.dtype.bytes >= LEAST_COPY_BYTES
+    return large and writes_once(scheduler, op)
 
 
 def writes_once(scheduler: BlockScheduler, op: ops.Store) -> bool:
@@ -54,24 +55,6 @@ def writes_once(scheduler: BlockScheduler, op: ops.Store) -> bool:
         move_apart(op, op, frame.index, frame.step, frame.inside, scheduler.forms)
         for frame in scheduler.loops
     )
-
-
-def _comes_from_product(scheduler: BlockScheduler, value: Value) -> bool:
-    """Whether a value was read from an accumulator, perhaps through elementwise operations."""
-    pending, seen = [value], set[Value]()
-    while pending:
-        current = pending.pop()
-        if current in seen or current.type.__class__ is not value.type.__class__:
-            continue
-        seen.add(current)
-        if current in scheduler.accumulated:
-            return True
-        maker = scheduler.forms.makers.get(current)
-        if isinstance(maker, ops.Dot):
-            return True
-        if isinstance(maker, ops.Elementwise):
-            pending.extend(maker.operands)
-    return False
 
 
 def _copy_out(scheduler: BlockScheduler, op: ops.Store) -> None:
