@@ -1,16 +1,18 @@
-"""Random pipelines: schedule, PTX and program mean the same, in every order of the blocks."""
+"""Random programs: schedule, PTX and program mean the same, in every order of the blocks."""
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given, reject, settings
 
-from astdsl.errors import DeviceError
-from astdsl.ir.core import Module
-from astdsl.ir.dtypes import BY_NUMPY, f32, i64
+from astdsl.errors import DeviceError, OverlappingWindows
+from astdsl.ir import ops
+from astdsl.ir.core import Module, Param, walk
+from astdsl.ir.dtypes import BY_NUMPY, f32
 from astdsl.ir.evaluate import evaluate
 from astdsl.ir.passes import run_passes
 from astdsl.lowering.compiler import compile_module, find_target
@@ -23,7 +25,7 @@ from astdsl.runtime.devices import Emulator
 from astdsl.runtime.host import compile_host
 from astdsl.runtime.launch import Argument
 from tests.pipelines import PRODUCT, Case
-from tests.strategies import pipeline_cases
+from tests.strategies import module_arguments, modules, pipeline_cases
 
 TARGETS = pytest.mark.parametrize("target", ["sm_90a", "sm_100a"])
 
@@ -61,6 +63,22 @@ def test_ptx_means_what_the_pipeline_means(target: str, completion: str, case: C
     assert (found[2] == wanted(module, case)).all()
 
 
+@given(module=modules(), arguments=module_arguments())
+@settings(max_examples=12)
+def test_ptx_means_what_a_random_module_means(module: Module, arguments: list[Any]) -> None:
+    kinds = {type(op) for op in walk(module.body)}
+    assume(kinds.isdisjoint({ops.Exp, ops.Dot}))  # not exact; extents of 4
+    module = run_passes(module, STANDARD)
+    expected, found = copy.deepcopy(arguments), copy.deepcopy(arguments)
+    evaluate(module, expected)
+    try:
+        emulate(module, "sm_90a", found)
+    except OverlappingWindows:
+        reject()
+    for x, y in zip(found[:4], expected[:4], strict=True):
+        assert np.array_equal(x, y, equal_nan=x.dtype.kind == "f")
+
+
 def reads_padding(target: str, case: Case) -> bool:
     """Whether a product of 64 rows is run as one of 128, whose other rows nobody has written."""
     return target == "sm_100a" and case.kind == PRODUCT and case.block[0] < 128
@@ -80,21 +98,25 @@ def emulate(module: Module, target: str, given: list[Any]) -> None:
     compiled = compile_module(module, target)
     artifact = Artifact(module, compiled.ptx, compiled.plan)
     arguments = [
-        argument(index, param.name, param.role, param.span, value)
+        argument(index, param, value)
         for index, (param, value) in enumerate(zip(module.params, given, strict=True))
     ]
     shapes = [getattr(value, "shape", ()) for value in given]
+    for param, value in zip(module.params, given, strict=True):
+        if param.initial is not None:
+            value[...] = param.initial
     grid = compile_host(compiled.plan.grid)(shapes, given)
     addresses = [v.ctypes.data if isinstance(v, np.ndarray) else v for v in given]
     if grid:
         Emulator().load(artifact, arguments)(grid, addresses, given)
 
 
-def argument(index: int, name: str, role: str, span: Any, value: Any) -> Argument:
+def argument(index: int, param: Param, value: Any) -> Argument:
     """Describe an argument as a call would."""
-    where = Where(name, span)
+    where = Where(param.name, param.span)
     if not isinstance(value, np.ndarray):
-        return Argument(where, index, role, i64)
+        return Argument(where, index, param.role, param.value.tile.dtype)
     dtype = BY_NUMPY[value.dtype]
     strides = tuple(s // value.itemsize for s in value.strides)
-    return Argument(where, index, role, dtype, Geometry(value.shape, strides, dtype, 16))
+    geometry = Geometry(value.shape, strides, dtype, 16)
+    return Argument(where, index, param.role, dtype, geometry, initial=param.initial)
