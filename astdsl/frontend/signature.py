@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ast
 import inspect
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterator
 from dataclasses import dataclass
 from types import FunctionType, NoneType
 from typing import Any
@@ -76,7 +76,7 @@ def signature_of(function: FunctionType, *, is_method: bool = False) -> Signatur
     """Read a function's signature. Raises BadSignature at the parameter that is malformed."""
     spans = parameter_spans(function)
     here = spans[""]
-    parameters = list(inspect.signature(function, follow_wrapped=False).parameters.values())
+    parameters = list(_parameters(function))
     bound = parameters.pop(0).name if is_method and parameters else ""
     annotations = _Annotations(function)
     params, constants = [], []
@@ -100,6 +100,30 @@ def signature_of(function: FunctionType, *, is_method: bool = False) -> Signatur
         else:
             params.append(_parameter(parameter, span, annotations))
     return Signature(function.__name__, here, tuple(params), tuple(constants), bound)
+
+
+def _parameters(function: FunctionType) -> Iterator[inspect.Parameter]:
+    """Yield a function's parameters without annotations.
+
+    `inspect.signature` evaluates those on Python 3.14, before they can be reported in place.
+    """
+    code = function.__code__
+    n, only = code.co_argcount, code.co_posonlyargcount
+    names = iter(code.co_varnames)
+    defaults = function.__defaults__ or ()
+    values = [MISSING] * (n - len(defaults)) + list(defaults)
+    for position, default in enumerate(values):
+        kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+        kind = inspect.Parameter.POSITIONAL_ONLY if position < only else kind
+        yield inspect.Parameter(next(names), kind, default=default)
+    keywords = [next(names) for _ in range(code.co_kwonlyargcount)]
+    if code.co_flags & inspect.CO_VARARGS:
+        yield inspect.Parameter(next(names), inspect.Parameter.VAR_POSITIONAL)
+    for name in keywords:
+        default = (function.__kwdefaults__ or {}).get(name, MISSING)
+        yield inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default)
+    if code.co_flags & inspect.CO_VARKEYWORDS:
+        yield inspect.Parameter(next(names), inspect.Parameter.VAR_KEYWORD)
 
 
 def parameter_spans(function: FunctionType) -> dict[str, Span]:

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -21,7 +22,7 @@ from hypothesis import strategies as st
 from astdsl.errors import BadArgument, BadSignature, KernelError
 from astdsl.frontend.binding import Bound, bind, scalar_converter, scalar_dtype
 from astdsl.frontend.dims import Fitted, fit
-from astdsl.frontend.signature import Signature, signature_of
+from astdsl.frontend.signature import Signature, _parameters, signature_of
 from astdsl.ir.dtypes import DType, bf16, boolean, f16, f32, f64, i8, i16, i32, i64, u32
 from astdsl.lang.annotations import In, InOut, Out
 
@@ -364,6 +365,18 @@ def test_an_integer_is_held_exactly_or_refused(value: int) -> None:
     else:
         with pytest.raises(KernelError):
             convert(value)
+
+
+def test_parameters_are_those_that_python_knows() -> None:
+    def one(a, b=1, *rest, c, d=2, **more): ...
+    def two(a, b, /, c=3, *, d): ...
+    def three(*, a=1): ...
+    def four(): ...
+
+    for function in (one, two, three, four):
+        wanted = list(inspect.signature(function).parameters.values())
+        assert isinstance(function, FunctionType)
+        assert list(_parameters(function)) == wanted
 
 
 def test_a_method_leaves_its_first_parameter_out() -> None:
