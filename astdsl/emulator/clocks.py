@@ -9,7 +9,7 @@ Source: PTX ISA 8.9 "Causality order", 8.9.3 "Synchronizes-with".
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
@@ -76,7 +76,19 @@ class Clocks:
         return late.reshape(stamps.shape)
 
     def issuers(self, lanes: Lanes) -> Array:
-        """Return what all warps of the lanes know, for each block, [blocks, actors]."""
+        """Return what all warps of the lanes know, for each block, [blocks, actors].
+
+        Blocks without a lane are counted as knowing everything.
+        """
+        n_blocks = len(self.known)
+        if lanes.contiguous:
+            span, width = cast(slice, lanes.sel), 32 * n_blocks
+            first, last = span.start // width, (span.stop - 1) // width
+            if first == last and lanes.n == n_blocks:
+                return self.known[:, first]
+            if lanes.n % width == 0 and span.start % width == 0:
+                whole: Array = self.known[:, first : last + 1].min(axis=1)
+                return whole
         known: Array = np.where(self.mask(lanes)[:, :, None], self.known, _ALWAYS).min(axis=1)
         return known
 

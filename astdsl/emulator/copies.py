@@ -199,6 +199,8 @@ def _undefine(transfer: Transfer, undefined: BoolArray) -> None:
     shared = transfer.m.memory.shared
     by_unit = shared.defined.reshape(len(shared.defined), -1, transfer.unit_bytes)
     by_unit[rows[undefined], units[undefined]] = False
+    if transfer.m.guard is not None:
+        transfer.m.guard.undefine(rows[undefined], units[undefined] * transfer.unit_bytes)
 
 
 class BulkStore:

@@ -74,6 +74,8 @@ class SharedGuard:
         self._defined = shared.defined.view(np.complex128)
         self._writing = np.zeros(shape, np.uint16)
         self._reading = np.zeros(shape, np.uint16)
+        # Chunks that a completed copy filled, and that nothing has written since: the common case.
+        self._clean = np.zeros(shape, np.bool_)
         self._uses: list[_Use] = []
         self.clocks = Clocks(m)
         self._block_barriers = Channel(self.clocks, m.n_blocks)
@@ -101,6 +103,7 @@ class SharedGuard:
             busy = (self._writing[place] > 0) | (self._reading[place] > 0)
             if busy.any():
                 raise self._collision(lanes, rows, offsets, busy, "written")
+        self._clean[rows, offsets >> _CHUNK_SHIFT] = False
         if self.races is not None:
             self.races.write(lanes, rows, offsets, width)
 
@@ -108,6 +111,10 @@ class SharedGuard:
         """Run `fence.proxy.async` of warps."""
         if self.races is not None:
             self.races.fence(lanes)
+
+    def undefine(self, rows: Array, offsets: Array) -> None:
+        """Note that bytes hold nothing, although a copy has come."""
+        self._clean[rows, offsets >> _CHUNK_SHIFT] = False
 
     # Barriers, by which warps learn of each other.
 
@@ -141,15 +148,11 @@ class SharedGuard:
 
     def begin_read(self, operation: Operation, lanes: Lanes, index: Index) -> None:
         """Check that an operation may read chunks, which it does until `end`."""
-        self._check_idle(operation, lanes, index, self._writing, "reads")
+        if not self._clean[index].all():
+            self._check_idle(operation, lanes, index, self._writing, "reads")
+            self._check_fenced(operation, lanes, index, "reads")
+            self._check_defined(operation, lanes, index)
         self._check_ordered(operation, lanes, index, writes=False)
-        undefined = self._defined[index] != _ALL_DEFINED
-        if undefined.any():
-            row, offset = self._place(index, undefined)
-            raise self._fault(
-                "E231", f"the {operation.what} reads shared memory at {offset:#x} that nothing has "
-                "written", lanes, row,
-            )  # fmt: skip
         self._reading[index] += 1
         self._uses.append(_Use(operation, index, writes=False))
 
@@ -157,8 +160,10 @@ class SharedGuard:
         """Check that an operation may overwrite chunks, which are undefined until `end`."""
         self._check_idle(operation, lanes, index, self._writing, "overwrites")
         self._check_idle(operation, lanes, index, self._reading, "overwrites")
+        self._check_fenced(operation, lanes, index, "overwrites")
         self._check_ordered(operation, lanes, index, writes=True)
         self._writing[index] += 1
+        self._clean[index] = False
         self._defined[index] = 0
         self._uses.append(_Use(operation, index, writes=True))
 
@@ -170,6 +175,7 @@ class SharedGuard:
             counts[use.index] -= 1
             if use.writes:
                 self._defined[use.index] = _ALL_DEFINED
+                self._clean[use.index] = True
             if self.races is not None:
                 self.races.done(use.index, operation.place, writes=use.writes)
 
@@ -191,13 +197,19 @@ class SharedGuard:
                 int(lanes.index[at]),
             )
 
-    def _check_ordered(
-        self, operation: Operation, lanes: Lanes, index: Index, *, writes: bool
-    ) -> None:
-        """Fault if an ordinary write is not fenced, or an access is not ordered before."""
+    def _check_defined(self, operation: Operation, lanes: Lanes, index: Index) -> None:
+        undefined = self._defined[index] != _ALL_DEFINED
+        if undefined.any():
+            row, offset = self._place(index, undefined)
+            raise self._fault(
+                "E231", f"the {operation.what} reads shared memory at {offset:#x} that nothing has "
+                "written", lanes, row,
+            )  # fmt: skip
+
+    def _check_fenced(self, operation: Operation, lanes: Lanes, index: Index, verb: str) -> None:
+        """Fault if no proxy fence covers an ordinary write."""
         if self.races is None:
             return
-        verb = "overwrites" if writes else "reads"
         bare = self.races.uncovered(index)
         if bare.any():
             row, offset = self._place(index, bare)
@@ -210,9 +222,17 @@ class SharedGuard:
                 lanes, row,
                 "execute `fence.proxy.async` after the store and before the barrier",
             )  # fmt: skip
+
+    def _check_ordered(
+        self, operation: Operation, lanes: Lanes, index: Index, *, writes: bool
+    ) -> None:
+        """Fault if an access of another warp is not ordered before the operation."""
+        if self.races is None:
+            return
         unordered = self.races.unordered(lanes, index, writes=writes)
         if unordered.any():
             row, offset = self._place(index, unordered)
+            verb = "overwrites" if writes else "reads"
             raise self._fault(
                 "E234", f"the {operation.what} {verb} shared memory at {offset:#x} after an access "
                 "of another warp that no barrier orders before it", lanes, row,

@@ -91,6 +91,8 @@ def prepare_copy(ops: Operands) -> Execute:
         # Copies: the registers may change before the copy happens.
         addresses = np.array(np.broadcast_to(source(m, lanes), lanes.n))
         n_valid = np.array(np.broadcast_to(valid(m, lanes), lanes.n))
+        if m.guard is not None:
+            m.guard.write(lanes, rows, offsets, size)
         m.memory.shared.forget(rows, offsets, size)
         perform = partial(_copy, m, m.pc, lanes, (rows, offsets), (addresses, n_valid), size)
         place = m.place_text(m.pc)
