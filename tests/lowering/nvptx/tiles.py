@@ -27,7 +27,7 @@ from astdsl.lowering.nvptx import pipeline, rules
 from astdsl.lowering.nvptx.function import MEMORY_TYPES, Emitter, Scratch, as_memory, as_register
 from astdsl.lowering.nvptx.llvm import LaunchBounds, Module, Parameter
 from astdsl.lowering.nvptx.values import LV
-from astdsl.lowering.target import SM_90A
+from astdsl.lowering.target import SM_90A, Target
 from astdsl.lowering.windows import Forms
 from astdsl.source import NOWHERE
 from tests.lowering.nvptx.numbers import is_nan
@@ -122,6 +122,13 @@ def run(
     return Compared(emulated, _evaluated(tiles, block, arrays), ptx)
 
 
+def ptx_of(build: Build, *inputs: TileType, target: Target) -> tuple[str, int]:
+    """Return the PTX of a program for a target, and the bytes of shared memory that it needs."""
+    tiles = Tiles(inputs)
+    build(tiles, *tiles.inputs)
+    return _compiled(tiles, tiles.builder.finish(), (), THREADS, False, target)
+
+
 def _evaluated(tiles: Tiles, block: Block, arrays: Sequence[Array]) -> list[Array]:
     values: dict[Value, Any] = dict(zip(tiles.inputs, arrays, strict=True))
     for op in block.ops:
@@ -130,9 +137,14 @@ def _evaluated(tiles: Tiles, block: Block, arrays: Sequence[Array]) -> list[Arra
 
 
 def _compiled(
-    tiles: Tiles, block: Block, layouts: Sequence[Layout | None], threads: int, approx_math: bool
+    tiles: Tiles,
+    block: Block,
+    layouts: Sequence[Layout | None],
+    threads: int,
+    approx_math: bool,
+    target: Target = SM_90A,
 ) -> tuple[str, int]:
-    inference = Inference(threads, SM_90A)
+    inference = Inference(threads, target)
     chosen = [*layouts, *[None] * (len(tiles.inputs) - len(layouts))]
     for value, layout in zip(tiles.inputs, chosen, strict=True):
         inference.place(value, layout or coalesced(value.tile, threads))
@@ -147,7 +159,7 @@ def _compiled(
     builder = module.kernel("k", parameters, LaunchBounds(threads=threads))
     plan = SharedPlan()
     emitter = Emitter(
-        builder, SM_90A, threads, inference.placements, plan, Forms(), approx_math=approx_math
+        builder, target, threads, inference.placements, plan, Forms(), approx_math=approx_math
     )
     pointers = [builder.parameters[name] for name in names]
     for value, pointer in zip(tiles.inputs, pointers, strict=False):
@@ -156,7 +168,7 @@ def _compiled(
     for value, pointer in zip(tiles.results, pointers[len(tiles.inputs) :], strict=True):
         _write(emitter, value, pointer)
     builder.ret()
-    return pipeline.generate(module.text(), SM_90A), plan.total_bytes
+    return pipeline.generate(module.text(), target), plan.total_bytes
 
 
 def _places(emitter: Emitter, value: Value, layout: Layout, pointer: LV) -> list[LV]:
