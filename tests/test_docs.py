@@ -72,7 +72,7 @@ def test_output_that_is_not_printed_is_reported(tmp_path: Path) -> None:
     page.write_text("```python\nprint(1)\nprint(2)\n```\n\n```output\n1\n2\n```\n")
     run_page(page, tmp_path)
     page.write_text("```python\nprint(1)\n```\n\n```output\n2\n```\n")
-    with pytest.raises(AssertionError, match="not printed:\n2\nwhat is:\n1\n"):
+    with pytest.raises(AssertionError, match="not printed:"):
         run_page(page, tmp_path)
 
 
