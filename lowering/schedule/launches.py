@@ -25,7 +25,7 @@ from astdsl.ir.rewrite import clone_op, replace_body
 from astdsl.ir.types import INDEX
 from astdsl.lowering.schedule.build import Maker
 from astdsl.lowering.schedule.independence import is_used, spread_axes
-from astdsl.lowering.windows import Forms, is_index_arithmetic
+from astdsl.lowering.windows import Form, Forms, is_index_arithmetic
 
 
 class SerialPipeline(UserWarning):
@@ -97,8 +97,9 @@ def _copy(body: Iterable[Op], maker: Maker, mapping: dict[Value, Value]) -> dict
 
 
 def _spread(module: Module, pipeline: ops.Pipeline, before: Sequence[Op]) -> ops.Launch:
-    spread = spread_axes(pipeline, Forms(module.body))
-    if not any(spread) and len(pipeline.lows):
+    forms = Forms(module.body)
+    spread = spread_axes(pipeline, forms)
+    if not any(spread) and not _has_one_step(pipeline, forms):
         _warn(pipeline)
     axes = [a for a, s in enumerate(spread) if s]
     grid = Maker(pipeline.span)
@@ -195,6 +196,11 @@ def _inner_pipeline(
         stages=pipeline.stages,
         schedule=pipeline.schedule,
     )
+
+
+def _has_one_step(pipeline: ops.Pipeline, forms: Forms) -> bool:
+    ends = zip(pipeline.lows, pipeline.highs, strict=True)
+    return all(forms[high] - forms[low] == Form(1) for low, high in ends)
 
 
 def _warn(pipeline: ops.Pipeline) -> None:
