@@ -150,7 +150,8 @@ class Scope:
         if self.is_flagged:
             head.append(assign(RETURNED, constant(False)))
             body.append(at(start, ast.Return(load(RESULT))))
-        self.node.body = [*(at(start, node) for node in head), *body]
+        whole = [*(at(start, node) for node in head), *body]
+        self.node.body = whole or [at(start, ast.Pass())]
 
     def statements(self, body: list[ast.stmt]) -> list[ast.stmt]:
         """Rewrite a list of statements; what follows a possible exit is guarded by its flags."""
@@ -227,7 +228,7 @@ class Scope:
             stops=tuple(flag for flag in names.stops if flag in bound),
         )
         declared: list[ast.stmt] = [ast.Nonlocal(sorted(bound))] if bound else []
-        made = at(header, function(name, list(parameters), [*declared, *body]))
+        made = at(header, function(name, list(parameters), [*declared, *body] or [ast.Pass()]))
         return at(header, load(name)), made
 
     def needs(self, node: ast.stmt, body: list[ast.stmt], *targets: ast.AST | None) -> Needs:
@@ -298,6 +299,7 @@ def _loop_body(
         parameters=(ITEM,) if isinstance(node, ast.For) else (),
         own=frozenset([loop.continued]),
     )
+    scope.shared.discard(loop.continued)
     return name, made, stops
 
 
@@ -426,15 +428,15 @@ def as_it_is(scope: Scope, node: ast.stmt) -> list[ast.stmt]:
 
 def nonlocal_(scope: Scope, node: ast.Nonlocal) -> list[ast.stmt]:
     """`nonlocal`: declared once, at the head of the function."""
-    del scope
-    return [at(place(node), ast.Pass())]
+    del scope, node
+    return []
 
 
 def global_(scope: Scope, node: ast.Global) -> list[ast.stmt]:
     """`global`: refused where the function writes one of the names."""
     if scopes.bound(scope.body) & set(node.names):
         return [scope.refusal(node, "global")]
-    return [at(place(node), ast.Pass())]
+    return []
 
 
 def assign_(scope: Scope, node: ast.Assign) -> list[ast.stmt]:
@@ -449,7 +451,7 @@ def assign_(scope: Scope, node: ast.Assign) -> list[ast.stmt]:
 def annotated(scope: Scope, node: ast.AnnAssign) -> list[ast.stmt]:
     """`x: T = v` without the annotation, which a shared name cannot have."""
     if node.value is None:
-        return [at(place(node), ast.Pass())]
+        return []
     return assign_(scope, at(place(node), ast.Assign([node.target], node.value)))
 
 

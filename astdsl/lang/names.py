@@ -9,7 +9,7 @@ from __future__ import annotations
 import types
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, NoReturn
 
 from astdsl.errors import HiddenMutation, KernelError
@@ -96,8 +96,9 @@ class BlockFunction:
         write_cell(self._cells[name], value)
 
     def bind(self, *arguments: object) -> BlockFunction:
-        """Return the block that is called with `arguments`."""
-        return BlockFunction(self._function, self.names, arguments)
+        """Return the block as one step of a loop: what a step needs is read after it."""
+        names = replace(self.names, after=self.names.after | self.names.exposed)
+        return BlockFunction(self._function, names, arguments)
 
     def call(self, *arguments: object) -> Any:
         """Run the block."""

@@ -14,6 +14,8 @@ from astdsl.source import Span
 # The frames of this package's modules are ours; its library of kernels is written as users write.
 PACKAGE, KERNELS = "astdsl", "astdsl.stdlib"
 LIBRARIES = frozenset({*sys.stdlib_module_names, "numpy", "ml_dtypes"})
+# Hooks do for the user what Python would: iterate, compare, ask for truth.
+HOOKS = "astdsl.frontend.hooks"
 # Where the front end calls what the user's text calls: a failure there is the callee's own.
 PLAIN_CALL = ("astdsl.frontend.calls", "plainly")
 
@@ -62,7 +64,8 @@ def _is_the_users_failure(frames: list[TracebackType]) -> bool:
     """Whether the innermost frame that is no library's is the user's, or stands for the user."""
     for frame in reversed(frames):
         if _is_ours(frame):
-            return (_module(frame), frame.tb_frame.f_code.co_name) == PLAIN_CALL
+            here = (_module(frame), frame.tb_frame.f_code.co_name)
+            return here == PLAIN_CALL or here[0] == HOOKS
         if _module(frame).partition(".")[0] not in LIBRARIES:
             return True
     return False
