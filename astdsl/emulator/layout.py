@@ -37,7 +37,9 @@ class Layout:
     variables: list[Variable] = field(default_factory=list)
     module_symbols: dict[str, tuple[str, int]] = field(default_factory=dict)
     function_symbols: dict[tuple[str, str], tuple[str, int]] = field(default_factory=dict)
+    recursive_calls: set[tuple[str, str]] = field(default_factory=set)
     _places: dict[tuple[str, str], Place] = field(default_factory=dict)
+    _local_sizes: dict[int, int] = field(default_factory=dict)
 
     def place(self, function: Function, name: str) -> Place | None:
         """Return the place of a register of a function, None when it declares no such register."""
@@ -52,6 +54,18 @@ class Layout:
             found = self._places[function.name, name] = (bits, row)
         return found
 
+    def own_registers(self, function: Function) -> list[Place]:
+        """Return the places of a function's registers."""
+        return [place for (name, _), place in self._places.items() if name == function.name]
+
+    def own_locals(self, function: Function) -> list[tuple[int, int]]:
+        """Return (offset, size in bytes) of a function's variables in local memory."""
+        return [
+            (offset, self._local_sizes[offset])
+            for (name, _), (space, offset) in self.function_symbols.items()
+            if name == function.name and space == "local"
+        ]
+
     def symbol(self, function: Function, name: str) -> tuple[str, int] | None:
         """Return the place of a variable as a function sees it."""
         return self.function_symbols.get((function.name, name)) or self.module_symbols.get(name)
@@ -64,8 +78,8 @@ def size_bytes(variable: Variable) -> int:
 
 def lay_out(module: Module, kernel: Function) -> Layout:
     """Lay out a kernel with the functions that it calls."""
-    functions = _reachable(module, kernel)
-    layout = Layout(functions, {})
+    functions, recursive = _reachable(module, kernel)
+    layout = Layout(functions, {}, recursive_calls=recursive)
     start = 0
     for function in functions:
         layout.starts[function.name] = start
@@ -118,7 +132,9 @@ def _shared(layout: Layout, variable: Variable) -> int:
 
 def _local(layout: Layout, variable: Variable) -> tuple[str, int]:
     offset = align(layout.local_bytes, variable.align_bytes)
-    layout.local_bytes = offset + size_bytes(variable)
+    # No two variables at one place, though one be empty.
+    layout.local_bytes = offset + max(size_bytes(variable), 1)
+    layout._local_sizes[offset] = size_bytes(variable)
     return ("local", offset)
 
 
@@ -155,22 +171,34 @@ def _callees(module: Module, function: Function) -> list[tuple[str, int]]:
     return found
 
 
-def _reachable(module: Module, kernel: Function) -> list[Function]:
-    order: list[Function] = []
-    active: list[str] = []
+def _reachable(module: Module, kernel: Function) -> tuple[list[Function], set[tuple[str, str]]]:
+    """Return the kernel and what it calls, and the calls that may come back to the caller."""
+    order: dict[str, Function] = {}
+    calls: dict[str, set[str]] = {}
 
     def visit(function: Function) -> None:
-        if function not in order:
-            order.append(function)
-        active.append(function.name)
+        order[function.name] = function
+        calls[function.name] = set()
         for name, line in _callees(module, function):
             callee = module.functions[name]
-            if name in active:
-                raise Unsupported(f"`{name}` calls itself; recursion is not modelled", line)
             if not callee.has_body:
                 raise Unsupported(f"function `{name}` is declared but has no body here", line)
-            visit(callee)
-        active.pop()
+            calls[function.name].add(name)
+            if name not in order:
+                visit(callee)
 
     visit(kernel)
-    return order
+    reached = {name: _closure(calls, name) for name in order}
+    edges = ((caller, callee) for caller, callees in calls.items() for callee in callees)
+    back = {edge for edge in edges if edge[0] in reached[edge[1]]}
+    return list(order.values()), back
+
+
+def _closure(calls: dict[str, set[str]], start: str) -> set[str]:
+    """Return what a function calls, directly or not, itself included."""
+    found, todo = {start}, [start]
+    while todo:
+        new = calls[todo.pop()] - found
+        found |= new
+        todo += new
+    return found

@@ -128,6 +128,7 @@ class Machine:
         self._blocked: list[Group] = []
         self._states: dict[object, Any] = {}
         self.in_flight = RegistersInFlight(self)
+        self.end_hooks: list[Callable[[Lanes], None]] = []
         self.exit_checks: list[Callable[[Array, Lanes], None]] = []
         self.guard: SharedGuard | None = None
         if launch.check and program.is_asynchronous:
@@ -211,6 +212,8 @@ class Machine:
         self.live[lanes.sel] = False
         counts = np.bincount(self.block_of[lanes.sel], minlength=self.n_blocks)
         self.barriers.leave(counts)
+        for hook in self.end_hooks:
+            hook(lanes)
         self._check_exit(np.flatnonzero((counts > 0) & (self.barriers.live == 0)), lanes)
         self.wake = True
 

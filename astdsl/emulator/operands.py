@@ -208,8 +208,11 @@ class Operands:
                 address = m.views[key][row, lanes.sel].astype(np.int64)
                 if offset:
                     address += offset
+                    address &= wrap
                 return address
 
+            # Addresses are computed in the width of their register; 64-bit ones never wrap here.
+            wrap = (1 << place[0]) - 1 if place[0] < 64 else -1
             return from_register
         if isinstance(base, Immediate):
             constant = np.int64(base.value + offset)

@@ -81,7 +81,7 @@ class Instruction:
     """One instruction: `@p opcode operands;`.
 
     `opcode` is the whole dotted name; `modifiers` are its parts after the first. `used_bytes` has
-    a bit for every byte of a load whose value matters, None where all do (pragma `used_bytes_mask`).
+    a bit for every byte of a load that matters, None where all do (pragma `used_bytes_mask`).
     """
 
     opcode: str

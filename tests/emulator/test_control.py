@@ -106,6 +106,19 @@ def test_functions_called_through_a_pointer() -> None:
     assert results(body, outside=outside) == [t + (1 if t < 32 else 10) for t in range(64)]
 
 
+def test_functions_may_call_themselves() -> None:
+    outside = """
+    .func (.param .b32 y) triangle(.param .b32 n) { .reg .b32 %r<5>; .reg .pred %p<2>;
+      ld.param.b32 %r0, [n]; mov.b32 %r1, 0; setp.eq.u32 %p0, %r0, 0; @%p0 bra OUT;
+      sub.u32 %r2, %r0, 1;
+      { .param .b32 a; .param .b32 c; st.param.b32 [a], %r2; call.uni (c), triangle, (a);
+        ld.param.b32 %r1, [c]; }
+      add.u32 %r1, %r1, %r0; OUT: st.param.b32 [y], %r1; ret; }"""
+    body = """{ .param .b32 a; .param .b32 c; st.param.b32 [a], %r0; call.uni (c), triangle, (a);
+      ld.param.b32 %r9, [c]; }"""
+    assert results(body, outside=outside) == [t * (t + 1) // 2 for t in range(64)]
+
+
 def test_a_function_without_body_is_refused_before_the_run() -> None:
     with pytest.raises(Unsupported, match="missing"):
         launch("call.uni missing;", outside=".extern .func missing;")

@@ -2,12 +2,13 @@
 
 Invariant: parameters and results live in local memory (`.param`) or registers (`.reg`) of the
 function that declares them; a call copies arguments in, its frame copies results out on return.
-There is no recursion, so each function has its variables once for each lane.
+A function has its variables once for each lane; a call that may come back to its caller saves the
+caller's, and its frame restores them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -23,16 +24,59 @@ if TYPE_CHECKING:
     from astdsl.emulator.lanes import Lanes
     from astdsl.emulator.machine import Machine
     from astdsl.emulator.operands import Operands
+    from astdsl.emulator.registers import Place
+    from astdsl.emulator.scalars import Array
 
 Copy = Callable[["Machine", "Lanes"], None]
+Read = Callable[["Machine", "Lanes"], Any]
+Write = Callable[["Machine", "Lanes", Any], None]
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Frame:
-    """Where a call returns to, and what brings its results along."""
+    """Where a call returns to, its results, and whose variables it restores (None = nobody's)."""
 
     pc: int
-    finish: tuple[Copy, ...]
+    results: tuple[tuple[Read, Write], ...]
+    saves: Function | None
+
+    def leave(self, m: Machine, lanes: Lanes, depth: int) -> None:
+        """Bring results to the caller, whose variables come back first."""
+        values = [np.array(read(m, lanes)) for read, _ in self.results]
+        if self.saves is not None:
+            m.state(_Saved).restore(m, lanes, self.saves, depth)
+        for value, (_, write) in zip(values, self.results, strict=True):
+            write(m, lanes, value)
+
+
+class _Saved:
+    """The variables of functions that were called again before they returned, by depth."""
+
+    def __init__(self, m: Machine) -> None:
+        self.rows: dict[tuple[int, object], Array] = {}
+
+    def save(self, m: Machine, lanes: Lanes, function: Function, depth: int) -> None:
+        """Keep a function's registers and local variables."""
+        for key, row in _variables(m, function):
+            kept = self.rows.get((depth, key))
+            if kept is None:
+                kept = self.rows[depth, key] = np.zeros_like(row)
+            kept[lanes.sel] = row[lanes.sel]
+
+    def restore(self, m: Machine, lanes: Lanes, function: Function, depth: int) -> None:
+        """Put them back."""
+        for key, row in _variables(m, function):
+            row[lanes.sel] = self.rows[depth, key][lanes.sel]
+
+
+def _variables(m: Machine, function: Function) -> Iterator[tuple[object, Array]]:
+    """Give every register and local variable of a function, with one entry a lane."""
+    layout, local = m.program.layout, m.memory.local
+    for bits, row in layout.own_registers(function):
+        yield (bits, row), m.registers.banks[bits][row]
+    for offset, size in layout.own_locals(function):
+        yield ("data", offset), local.data[:, offset : offset + size]
+        yield ("defined", offset), local.defined[:, offset : offset + size]
 
 
 @controls("ret")
@@ -46,8 +90,7 @@ def prepare_ret(ops: Operands) -> Control:
             frame = stack[-1]
             if not isinstance(frame, Frame):
                 raise AssertionError("a call stack holds frames")
-            for copy in frame.finish:
-                copy(m, lanes)
+            frame.leave(m, lanes, len(stack))
             m.jump(lanes, frame.pc, stack[:-1])
         else:
             m.end(lanes)
@@ -123,14 +166,16 @@ class _Site:
             _copy_in(ops, function, formal, actual)
             for formal, actual in zip(function.parameters, arguments.elements, strict=True)
         ]
-        finish = tuple(
-            _copy_out(ops, function, formal, actual)
-            for formal, actual in zip(function.results, results.elements, strict=True)
-        )
-        self.frame = Frame(ops.site.pc + 1, finish)
+        pairs = zip(function.results, results.elements, strict=True)
+        moves = tuple(_result(ops, function, formal, actual) for formal, actual in pairs)
+        again = (ops.function.name, function.name) in ops.layout.recursive_calls
+        self.saves = ops.function if again else None
+        self.frame = Frame(ops.site.pc + 1, moves, self.saves)
 
     def enter(self, m: Machine, lanes: Lanes) -> None:
         """Copy the arguments and jump."""
+        if self.saves is not None:
+            m.state(_Saved).save(m, lanes, self.saves, len(m.group.stack) + 1)
         for copy in self.copies:
             copy(m, lanes)
         m.jump(lanes, self.start, (*m.group.stack, self.frame))
@@ -139,35 +184,46 @@ class _Site:
 def _copy_in(ops: Operands, function: Function, formal: Variable, actual: Operand) -> Copy:
     source = _slot(ops, actual)
     target = ops.layout.symbol(function, formal.name)
+    size = size_bytes(formal)
     if source is not None and target is not None:
-        return _move(source, target[1], size_bytes(formal))
-    bits = f"b{8 * size_bytes(formal)}"
+        return _copy(_octets(source, size), _put_octets(target[1], size))
+    bits = f"b{8 * size}"
     read = ops.source(actual, bits) if source is None else _load(source, bits)
     if target is not None:
-        return _store(target[1], bits, read)
+        return _copy(read, _put(target[1], bits))
     place = ops.layout.place(function, formal.name)
     if place is None:
         raise ops.refuse(f"parameter {formal.name} of `{function.name}` has no place")
     return lambda m, lanes: _assign(m, lanes, place, read(m, lanes))
 
 
-def _copy_out(ops: Operands, function: Function, formal: Variable, actual: Operand) -> Copy:
+def _copy(read: Read, write: Write) -> Copy:
+    return lambda m, lanes: write(m, lanes, read(m, lanes))
+
+
+def _result(
+    ops: Operands, function: Function, formal: Variable, actual: Operand
+) -> tuple[Read, Write]:
+    """Return what reads a result in the function that gives it, and what writes it here."""
     source = ops.layout.symbol(function, formal.name)
     target = _slot(ops, actual)
+    size = size_bytes(formal)
     if source is not None and target is not None:
-        return _move(source[1], target, size_bytes(formal))
-    bits = f"b{8 * size_bytes(formal)}"
+        return _octets(source[1], size), _put_octets(target, size)
+    bits = f"b{8 * size}"
     if source is not None:
-        read: Any = _load(source[1], bits)
+        read = _load(source[1], bits)
     else:
-        place = ops.layout.place(function, formal.name)
-        if place is None:
-            raise ops.refuse(f"result {formal.name} of `{function.name}` has no place")
-        read = lambda m, lanes: m.views[place[0], f"u{place[0]}"][place[1], lanes.sel]  # noqa: E731
+        read = _register(ops.layout.place(function, formal.name), formal)
     if target is not None:
-        return _store(target, bits, read)
-    write = ops.destination(actual, bits)
-    return lambda m, lanes: write(m, lanes, read(m, lanes))
+        return read, _put(target, bits)
+    return read, ops.destination(actual, bits)
+
+
+def _register(place: Place | None, formal: Variable) -> Read:
+    if place is None:
+        raise AssertionError(f"parameter {formal.name} has no place")
+    return lambda m, lanes: m.views[place[0], f"u{place[0]}"][place[1], lanes.sel]
 
 
 def _assign(m: Machine, lanes: Lanes, place: tuple[int, int], value: Any) -> None:
@@ -184,32 +240,30 @@ def _slot(ops: Operands, operand: Operand) -> int | None:
     return found[1]
 
 
-def _move(source: int, target: int, size: int) -> Copy:
-    def copy(m: Machine, lanes: Lanes) -> None:
-        local = m.memory.local
-        for rows in (local.data, local.defined):
-            rows[lanes.sel, target : target + size] = rows[lanes.sel, source : source + size]
-
-    return copy
+def _octets(offset: int, size: int) -> Read:
+    return lambda m, lanes: m.memory.local.data[lanes.sel, offset : offset + size]
 
 
-def _load(offset: int, bits: str) -> Any:
+def _put_octets(offset: int, size: int) -> Write:
+    def write(m: Machine, lanes: Lanes, value: Any) -> None:
+        m.memory.local.data[lanes.sel, offset : offset + size] = value
+        m.memory.local.defined[lanes.sel, offset : offset + size] = True
+
+    return write
+
+
+def _load(offset: int, bits: str) -> Read:
     dtype = UNSIGNED[int(bits[1:])]
-
-    def read(m: Machine, lanes: Lanes) -> Any:
-        raw = m.memory.local.data[lanes.sel, offset : offset + dtype.itemsize]
-        return np.ascontiguousarray(raw).view(dtype)[:, 0]
-
-    return read
+    octets = _octets(offset, dtype.itemsize)
+    return lambda m, lanes: np.ascontiguousarray(octets(m, lanes)).view(dtype)[:, 0]
 
 
-def _store(offset: int, bits: str, read: Any) -> Copy:
+def _put(offset: int, bits: str) -> Write:
     dtype = UNSIGNED[int(bits[1:])]
+    write = _put_octets(offset, dtype.itemsize)
 
-    def copy(m: Machine, lanes: Lanes) -> None:
-        value = np.array(np.broadcast_to(read(m, lanes), lanes.n), dtype)
-        octets = value.view(np.uint8).reshape(lanes.n, dtype.itemsize)
-        m.memory.local.data[lanes.sel, offset : offset + dtype.itemsize] = octets
-        m.memory.local.defined[lanes.sel, offset : offset + dtype.itemsize] = True
+    def put(m: Machine, lanes: Lanes, value: Any) -> None:
+        whole = np.array(np.broadcast_to(value, lanes.n), dtype)
+        write(m, lanes, whole.view(np.uint8).reshape(lanes.n, dtype.itemsize))
 
-    return copy
+    return put

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import partial
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -79,7 +79,7 @@ def prepare_load(ops: Operands) -> Execute:
     dtype, words = _storage(scalar)
 
     used_bytes = ops.instruction.used_bytes
-    load = _load_all if used_bytes is None else partial(_load_used, used_bytes)
+    load = _load_all if used_bytes is None else _UsedBytes(used_bytes).load
 
     # A flag that another warp sets: what it did before may be relied upon from here.
     synchronises = any(ops.has(word) for word in ("acquire", "relaxed", "volatile", "mmio"))
@@ -110,32 +110,48 @@ def _load_all(
     return m.memory.load(m, lanes, space, addresses, dtype, count)
 
 
-def _load_used(
-    used_bytes: int,
-    m: Machine,
-    lanes: Lanes,
-    space: str,
-    addresses: Array,
-    dtype: np.dtype[np.generic],
-    count: int,
-) -> Loaded:
-    """Load only the bytes that matter: the others may be unwritten, or lie outside of everything.
+@dataclass(frozen=True, slots=True)
+class _UsedBytes:
+    """Loads only the bytes of a mask: others may be unwritten, or lie outside of everything.
 
     LLVM joins loads over gaps and says so; no fault of hardware depends on such bytes, since an
     aligned access does not cross the border of an allocation's last 16 bytes.
     """
-    width = dtype.itemsize * count
-    raw = np.zeros((lanes.n, width), np.uint8)
-    undefined = None
-    for place in range(width):
-        if used_bytes >> place & 1:
-            raw[:, place], unwritten = m.memory.load(
-                m, lanes, space, addresses + place, UNSIGNED[8]
-            )
-            if unwritten is not None:
-                undefined = unwritten if undefined is None else undefined | unwritten
-    values = raw.view(dtype)
-    return (values if count > 1 else values[:, 0]), undefined
+
+    mask: int
+
+    def load(
+        self,
+        m: Machine,
+        lanes: Lanes,
+        space: str,
+        addresses: Array,
+        dtype: np.dtype[np.generic],
+        count: int,
+    ) -> Loaded:
+        """Load as `Memory.load` does; bytes that do not matter are zero."""
+        width = dtype.itemsize
+        raw = np.zeros((lanes.n, width * count), np.uint8)
+        undefined = None
+        for start, size in self._parts(width, count):
+            part, missing = m.memory.load(m, lanes, space, addresses + start, UNSIGNED[8 * size])
+            raw[:, start : start + size] = part.view(np.uint8).reshape(-1, size)
+            if missing is not None:
+                undefined = missing if undefined is None else undefined | missing
+        values = raw.view(dtype)
+        return (values if count > 1 else values[:, 0]), undefined
+
+    def _parts(self, width: int, count: int) -> list[tuple[int, int]]:
+        """Return (offset, size) of what is loaded: whole elements, or single bytes of one."""
+        every = (1 << width) - 1
+        parts = []
+        for start in range(0, width * count, width):
+            used = self.mask >> start & every
+            if used == every:
+                parts.append((start, width))
+            else:
+                parts += [(start + i, 1) for i in range(width) if used >> i & 1]
+        return parts
 
 
 def _packed(values: Array, scalar: Scalar) -> Array:
