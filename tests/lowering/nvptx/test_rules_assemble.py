@@ -14,9 +14,17 @@ from astdsl.lowering.target import TARGETS, Target
 from tests.lowering.nvptx.numbers import EVERY
 from tests.lowering.nvptx.tiles import Tiles, ptx_of
 
-ONLY_FLOATS = (ops.Divide, ops.Sqrt, *FUNCTIONS)
-ONLY_BITS = (ops.BitAnd, ops.BitOr, ops.BitXor, ops.ShiftLeft, ops.ShiftRight, ops.Invert)
-NOT_OF_BOOLS = (
+ELEMENTWISE: tuple[type[Op], ...] = (*PLAIN, *FUNCTIONS, ops.Sqrt, ops.Power)
+ONLY_FLOATS: tuple[type[Op], ...] = (ops.Divide, ops.Sqrt, *FUNCTIONS)
+ONLY_BITS: tuple[type[Op], ...] = (
+    ops.BitAnd,
+    ops.BitOr,
+    ops.BitXor,
+    ops.ShiftLeft,
+    ops.ShiftRight,
+    ops.Invert,
+)
+NOT_OF_BOOLS: tuple[type[Op], ...] = (
     *(ops.FloorDivide, ops.Remainder, ops.Power, ops.ShiftLeft, ops.ShiftRight, ops.Negate),
     *(ops.Absolute, ops.Subtract),
 )
@@ -32,7 +40,7 @@ def _applies(kind: type[Op], dtype: DType) -> bool:
 @pytest.mark.parametrize("dtype", EVERY, ids=str)
 def test_every_rule_assembles(dtype: DType, target: Target) -> None:
     def build(tiles: Tiles, *values: Value) -> None:
-        for kind in (*PLAIN, *FUNCTIONS, ops.Sqrt, ops.Power):
+        for kind in ELEMENTWISE:
             if _applies(kind, dtype):
                 count = sum(role == "operand" for role in kind.fields.values())
                 tiles.give(tiles.make(kind, *values[:count]))
