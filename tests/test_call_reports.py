@@ -14,6 +14,7 @@ import pytest
 
 from astdsl.errors import KernelError
 from astdsl.runtime import devices
+from astdsl.runtime.artifact import Artifact
 from tests.goldens import Golden
 
 KERNELS = """\
@@ -55,7 +56,7 @@ def out_of_bounds(k: Any) -> None:
     x = matrix(8)
     lowered = k.twice.lower(x)
     given = lowered._call.arguments
-    artifact = devices.Artifact(lowered.module, lowered.ptx, lowered.plan)
+    artifact = Artifact(lowered.module, lowered.ptx, lowered.plan)
     launch = emulator.load(artifact, given)
     launch(1, [0, 0], [np.zeros(0, np.float32), matrix(8)])
 

@@ -113,9 +113,8 @@ def _parameters(function: FunctionType) -> Iterator[inspect.Parameter]:
     defaults = function.__defaults__ or ()
     values = [MISSING] * (n - len(defaults)) + list(defaults)
     for position, default in enumerate(values):
-        kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
-        kind = inspect.Parameter.POSITIONAL_ONLY if position < only else kind
-        yield inspect.Parameter(next(names), kind, default=default)
+        kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.POSITIONAL_ONLY)
+        yield inspect.Parameter(next(names), kinds[position < only], default=default)
     keywords = [next(names) for _ in range(code.co_kwonlyargcount)]
     if code.co_flags & inspect.CO_VARARGS:
         yield inspect.Parameter(next(names), inspect.Parameter.VAR_POSITIONAL)

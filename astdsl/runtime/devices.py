@@ -165,7 +165,7 @@ def selected_target() -> str:
     return os.environ.get("ASTDSL_TARGET") or DEFAULT_TARGET
 
 
-def emulator_completion() -> str | int:
+def emulator_completion() -> Any:
     """Say when asynchronous work completes on the emulator, `ASTDSL_COMPLETION`.
 
     `late` (as late as legal, the default), `early` (at issue), or the seed of random moments.
