@@ -435,3 +435,51 @@ def _cases(parts: dict[str, st.SearchStrategy[Any]]) -> st.SearchStrategy[Case]:
         is_inner_axis=st.booleans(),
         has_tma=st.booleans(),
     )
+
+
+# Windows and indices of the language: what a user may write between brackets.
+
+Indexing = tuple[Any, ...]
+WindowTriple = tuple[int, int, int]
+
+
+@st.composite
+def tile_indices(draw: st.DrawFn, shape: tuple[int, ...]) -> Indexing:
+    """Draw an index of a tile by NumPy's rules: integers, slices, `None` and `...`."""
+    key: list[Any] = [draw(_tile_item(n)) for n in shape[: draw(st.integers(0, len(shape)))]]
+    if draw(st.booleans()):
+        key.append(Ellipsis)
+    for _ in range(draw(st.integers(0, 2))):
+        key.insert(draw(st.integers(0, len(key))), None)
+    return tuple(key)
+
+
+def _tile_item(extent: int) -> st.SearchStrategy[Any]:
+    bound = st.none() | st.integers(-extent, extent)
+    step = st.none() | st.integers(-3, 3).filter(bool)
+    return st.integers(-extent, extent - 1) | st.builds(slice, bound, bound, step)
+
+
+@st.composite
+def windows(draw: st.DrawFn) -> WindowTriple:
+    """Draw start, size and step of a window that may lie outside."""
+    size, step = draw(st.integers(1, 8)), draw(st.integers(1, 3))
+    return draw(st.integers(-12, 14)), size, step
+
+
+@st.composite
+def overhanging_windows(draw: st.DrawFn, extent: int) -> WindowTriple:
+    """Draw start, size and step of a window of an axis that holds an element inside."""
+    step = draw(st.integers(1, 2))
+    inside = draw(st.integers(0, extent - 1))
+    before, after = draw(st.integers(0, 4)), draw(st.integers(0, 8))
+    return inside - before * step, before + after + 1, step
+
+
+def inner_items(extent: int) -> st.SearchStrategy[Any]:
+    """Draw an index of an axis that lies inside."""
+    low = st.integers(0, extent - 1)
+    part = low.flatmap(
+        lambda a: st.builds(slice, st.just(a), st.integers(a + 1, extent), st.integers(1, 2))
+    )
+    return st.just(slice(None)) | part | low

@@ -155,24 +155,6 @@ def settle(x: object, what: str) -> Tile:
     return Tile(convert(operand, operand.dtype), dims=operand.dims, edges=operand.edges)
 
 
-def as_condition(x: object, what: str = "a condition") -> Value:
-    """Return a bool scalar: of a bool itself, of a number whether it is not 0."""
-    tile = as_tile(x, what)
-    if tile.shape:
-        raise fault(
-            ShapeMismatch,
-            f"{what} is one bool, got {tile}",
-            (tile.value, f"{tile} comes from here"),
-            help="`any(x)` or `all(x)` reduce it; `where(x, a, b)` chooses by element",
-        )
-    return convert(tile, boolean)
-
-
-def type_text(x: Operand) -> str:
-    """Say dtype and shape of an operand: `f32[8]`; of a Python number the number."""
-    return repr(x)
-
-
 def sources(*operands: Operand) -> list[tuple[Value, str]]:
     """Pair each tile with what an error says of the place that made it."""
     return [(x.value, f"{x} comes from here") for x in operands if isinstance(x, Tile)]
@@ -189,7 +171,7 @@ def broadcast_shape(symbol: str, *operands: Operand) -> tuple[int, ...]:
             ShapeMismatch,
             f"{symbol} cannot broadcast {_shapes(operands)}",
             *sources(*operands),
-            note=", ".join(map(type_text, operands)),
+            note=", ".join(map(repr, operands)),
             help="axes match from the last one on, and are equal or 1; `x[:, None]` adds an axis",
         )
     return shape
@@ -229,7 +211,7 @@ def _promoted(symbol: str, x: DType, y: DType, operands: Sequence[Operand]) -> D
         TypeMismatch,
         f"{symbol} has no dtype in which {x} and {y} meet",
         *sources(*operands),
-        note=" and ".join(map(type_text, operands)),
+        note=" and ".join(map(repr, operands)),
         help="convert one of them: `x.astype(f32)`",
     )
 
@@ -243,7 +225,7 @@ def _no_common_kind(symbol: str, operands: Sequence[Operand]) -> TypeMismatch:
         TypeMismatch,
         f"{symbol} takes one dtype kind, got {dtypes}",
         *sources(*order),
-        note=" and ".join(map(type_text, operands)),
+        note=" and ".join(map(repr, operands)),
         help=f"`where(mask, x, 0)` selects; `mask.astype({other.dtype})` counts",
     )
     assert isinstance(error, TypeMismatch), "fault returns what it is asked for"
@@ -258,7 +240,7 @@ def require_kind(symbol: str, kinds: Sequence[str], *operands: Operand) -> None:
                 TypeMismatch,
                 f"{symbol} does not take {x.dtype}",
                 *sources(x),
-                note=" and ".join(map(type_text, operands)),
+                note=" and ".join(map(repr, operands)),
                 help=_kind_help(kinds, x),
             )
 

@@ -13,7 +13,7 @@ from astdsl.ir import ops
 from astdsl.ir.core import IN, SCRATCH, Value
 from astdsl.ir.types import GMEM as GLOBAL
 from astdsl.ir.types import SMEM as SHARED
-from astdsl.lang.elementwise import as_condition
+from astdsl.lang.branching import as_condition
 from astdsl.lang.indices import index_value
 from astdsl.lang.masks import filled
 from astdsl.lang.refs import Ref, Root, whole_ref
@@ -197,7 +197,7 @@ def _copy_fields(function: str, window: Ref, buffer: Ref, predicate: object) -> 
             f"`{function}` copies without converting, got {window} and {buffer}",
             help=f"allocate the buffer as `SMEM(..., {window.dtype})`",
         )
-    condition = () if predicate is None else (as_condition(predicate, "`predicate`"),)
+    condition = () if predicate is None else (as_condition(predicate, "`predicate`").value,)
     fields |= {"buffer": buffer.root.value, "slot": _slot(function, buffer)}
     return fields | {"predicate": condition}
 

@@ -346,6 +346,14 @@ class At:
     def __getitem__(self, key: object) -> Ref:
         return self.ref.view(key)
 
+    def __setitem__(self, key: object, value: object) -> None:
+        name = self.ref.root.name
+        raise fault(
+            TypeMismatch,
+            f"`{name}.at[...]` names a part of memory, and is not assigned",
+            help=f"`{name}[window] = x` writes",
+        )
+
 
 class Blocks:
     """A ref cut into blocks: indexed by one block number an axis."""

@@ -500,8 +500,11 @@ def _operand_help(x: object) -> str:
 SUPPORTED = (f64, f32, f16, bf16, i64, i32, i8, u8, boolean)
 
 
+PYTHON_DTYPES: dict[type, DType] = {bool: boolean, int: i32, float: f32}
+
+
 def require_dtype(x: object, what: str) -> DType:
-    """Return the dtype that `x` names: one of ours, NumPy's, or `bool`; refuse anything else."""
+    """Return the dtype that `x` names: one of ours, NumPy's, or Python's; refuse anything else."""
     found = x if isinstance(x, DType) else _named_dtype(x)
     if found in SUPPORTED:
         return found
@@ -519,8 +522,8 @@ def require_dtype(x: object, what: str) -> DType:
 
 
 def _named_dtype(x: object) -> DType | None:
-    if x is bool:
-        return boolean
+    if isinstance(x, type) and x in PYTHON_DTYPES:
+        return PYTHON_DTYPES[x]
     if isinstance(x, np.dtype) or (isinstance(x, type) and issubclass(x, np.generic)):
         return BY_NUMPY.get(np.dtype(x))
     return None

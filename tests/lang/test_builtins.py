@@ -17,6 +17,7 @@ from astdsl import (
     InOut,
     Out,
     cdiv,
+    ds,
     f16,
     f32,
     i32,
@@ -188,6 +189,22 @@ def whole(x: In[f32, "M N"], o: Out[f32, "M"]):
 def test_a_dim_that_python_or_a_tile_needs_becomes_a_constant() -> None:
     x = np.random.default_rng(0).random((3, 4)).astype(np.float32)
     np.testing.assert_allclose(whole.on("reference")(x), x.sum(1) / 2, rtol=1e-6)
+
+
+@kernel
+def looked_up(x: In[f32, "M N"], rows: In["K"], o: Out[f32, "K 4"]):
+    with pipeline(rows.shape[0]) as k:
+        row = rows[k]
+        o[k] = x[row, 0:4] + x[row * 2 - row, ds(row - 1, 4)]
+
+
+@pytest.mark.parametrize("dtype", [np.int32, np.int64, np.uint8, np.int8])
+def test_windows_start_at_integers_loaded_from_memory(dtype: Any) -> None:
+    x = np.arange(1, 61, dtype=np.float32).reshape(6, 10)
+    rows = np.array([5, 0, 3], dtype)
+    found = looked_up.on("reference")(x, rows)
+    halo = [np.pad(x, 1)[r + 1, int(r) : int(r) + 4] for r in rows.astype(int)]
+    assert np.array_equal(found, x[rows, :4] + np.array(halo))
 
 
 @kernel

@@ -21,6 +21,7 @@ from astdsl.ir.types import GMEM, RefType
 from astdsl.lang.ragged import KEPT, LOST, ZERO
 from astdsl.lang.refs import Ref
 from tests.lang.harness import a_trace, an_index, given, run, traced, written
+from tests.strategies import overhanging_windows
 
 VECTOR = RefType((None,), f32, GMEM, strides=(1,), small=True)
 DATA = np.random.default_rng(3).normal(size=(6, 10)).astype(np.float32)
@@ -44,15 +45,6 @@ def output(function: Callable[[Ref], Any], source: Any, static: bool = False) ->
     return run(body, argument, written(tile.shape, tile.dtype.numpy, static=True))
 
 
-@st.composite
-def overhanging(draw: st.DrawFn, extent: int) -> tuple[int, int, int]:
-    """Draw start, size, step of a window of an axis that holds an element inside."""
-    step = draw(st.integers(1, 2))
-    inside = draw(st.integers(0, extent - 1))
-    before, after = draw(st.integers(0, 4)), draw(st.integers(0, 8))
-    return inside - before * step, before + after + 1, step
-
-
 def numpys_part(window: tuple[int, int, int], extent: int) -> list[int]:
     start, size, step = window
     return [i for i in range(start, start + size * step, step) if 0 <= i < extent]
@@ -63,7 +55,12 @@ REDUCED = ["sum", "prod", "max", "min", "mean"]
 
 @pytest.mark.parametrize("name", REDUCED)
 @settings(max_examples=25)
-@for_all(overhanging(6), overhanging(10), st.sampled_from([0, 1, None]), st.booleans())
+@for_all(
+    overhanging_windows(6),
+    overhanging_windows(10),
+    st.sampled_from([0, 1, None]),
+    st.booleans(),
+)
 def test_reductions_leave_the_outside_out(
     name: str, row: Any, column: Any, axis: Any, static: bool
 ) -> None:
@@ -81,7 +78,7 @@ def test_reductions_leave_the_outside_out(
 
 @pytest.mark.parametrize("name", ["argmax", "argmin"])
 @settings(max_examples=25)
-@for_all(overhanging(10))
+@for_all(overhanging_windows(10))
 def test_the_place_of_an_extreme_is_inside(name: str, window: Any) -> None:
     x = np.abs(DATA[0]) + 1 if name == "argmin" else -np.abs(DATA[0]) - 1
     found = output(lambda r: getattr(r[astdsl.ds(*window)], name)(), x)
@@ -109,7 +106,7 @@ def test_all_and_any_leave_the_outside_out() -> None:
 
 
 @settings(max_examples=25)
-@for_all(overhanging(10), overhanging(10))
+@for_all(overhanging_windows(10), overhanging_windows(10))
 def test_what_two_windows_share_is_inside(first: Any, second: Any) -> None:
     size = min(first[1], second[1])
     x = np.abs(DATA[0]) + 1

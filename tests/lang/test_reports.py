@@ -37,6 +37,7 @@ MISTAKES = {
     "tile_as_index": ["o[0, 0:4] = full((int(x[0, 0].astype(i32)) + b,), 1.0)[0:4]"],
     "tile_iterated": ["total = 0", "for row in x[0:4, 0:4]:", "    total = total + row"],
     "ref_iterated": ["for row in x:", "    o[0] = row"],
+    "part_assigned": ["o.at[0] = 1"],
     "written_input": ["x[0, 0] = 1"],
     "float_into_integer": ["n[0:4] = x[0:4, 0] * 2"],
     "store_too_small": ["o[0, 0:4] = x[0:4, 0:4]"],

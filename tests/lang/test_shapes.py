@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from hypothesis import given as for_all
 from hypothesis import settings
-from hypothesis import strategies as st
 
 import astdsl
 from astdsl.errors import BadWindow, KernelError, ShapeMismatch, TypeMismatch, UnsupportedFeature
@@ -17,30 +16,13 @@ from astdsl.ir.dtypes import DType, boolean, f16, f32, i8, i32, u8
 from astdsl.ir.types import TileType
 from astdsl.lang.values import Tile
 from tests.lang.harness import a_trace, computed
+from tests.strategies import tile_indices
 
 DATA = np.arange(24, dtype=np.float32).reshape(2, 3, 4)
 
 
-def items(extent: int) -> st.SearchStrategy[Any]:
-    bound = st.none() | st.integers(-extent, extent)
-    step = st.none() | st.integers(-3, 3).filter(bool)
-    return st.integers(-extent, extent - 1) | st.builds(slice, bound, bound, step)
-
-
-@st.composite
-def indices(draw: st.DrawFn) -> tuple[Any, ...]:
-    """Draw an index of a tile by NumPy's rules: integers, slices, `None` and `...`."""
-    count = draw(st.integers(0, DATA.ndim))
-    key = [draw(items(extent)) for extent in DATA.shape[:count]]
-    if draw(st.booleans()):
-        key.append(Ellipsis)
-    for _ in range(draw(st.integers(0, 2))):
-        key.insert(draw(st.integers(0, len(key))), None)
-    return tuple(key)
-
-
 @settings(max_examples=60)
-@for_all(indices())
+@for_all(tile_indices(DATA.shape))
 def test_indexing_by_constants_is_numpys(key: tuple[Any, ...]) -> None:
     assert np.array_equal(computed(lambda t: t[key], DATA), DATA[key])
 

@@ -26,6 +26,7 @@ from astdsl.ir.types import GMEM, RefType, TileType
 from astdsl.lang.refs import Ref
 from astdsl.lang.tracing import NeedsConstant
 from tests.lang.harness import a_trace, an_index, given, run, traced, written
+from tests.strategies import inner_items, windows
 
 DATA = np.arange(1, 61, dtype=np.float32).reshape(6, 10)
 MATRIX = RefType((None, None), f32, GMEM, strides=(None, 1), small=True)
@@ -46,13 +47,6 @@ def read(window: Any, data: Any = DATA, static: bool = True) -> Any:
         o[...] = window(x)
 
     return run(body, source, written(tile.shape, tile.dtype.numpy, static=True))
-
-
-@st.composite
-def windows(draw: st.DrawFn) -> tuple[int, int, int]:
-    """Draw start, size and step of a window that may lie outside."""
-    size, step = draw(st.integers(1, 8)), draw(st.integers(1, 3))
-    return draw(st.integers(-12, 14)), size, step
 
 
 @settings(max_examples=60)
@@ -83,7 +77,7 @@ def test_a_window_drops_what_is_outside_on_store(row: Any, column: Any) -> None:
 def test_a_view_of_a_view_is_numpys(data: st.DataObject) -> None:
     shown, keys = DATA, []
     for _ in range(data.draw(st.integers(1, 3))):
-        key = tuple(data.draw(inner(extent)) for extent in shown.shape)
+        key = tuple(data.draw(inner_items(extent)) for extent in shown.shape)
         keys.append(key)
         shown = shown[key]
     def window(x: Ref) -> Any:
@@ -92,15 +86,6 @@ def test_a_view_of_a_view_is_numpys(data: st.DataObject) -> None:
         return x[...]
 
     assert np.array_equal(read(window), shown)
-
-
-def inner(extent: int) -> st.SearchStrategy[Any]:
-    """Draw an index of an axis that lies inside."""
-    low = st.integers(0, extent - 1)
-    part = low.flatmap(
-        lambda a: st.builds(slice, st.just(a), st.integers(a + 1, extent), st.integers(1, 2))
-    )
-    return st.just(slice(None)) | part | low
 
 
 @pytest.mark.parametrize(
