@@ -23,9 +23,6 @@ SMALL = {
     "tutorial/03_double_buffering.py": ["--rows", "128"],
 }
 
-# Scripts that show a refusal, and devices that do not refuse yet.
-ACCEPTED = {("tutorial/02_reduction.py", "reference")}
-
 
 def main_of(script: str) -> Callable[[list[str]], None]:
     main: Callable[[list[str]], None] = runpy.run_path(str(EXAMPLES / script))["main"]
@@ -40,11 +37,8 @@ def test_every_example_is_run() -> None:
 @pytest.mark.parametrize("device", ["emulator", "reference"])
 @pytest.mark.parametrize("script", SMALL)
 def test_an_example_agrees_with_numpy(
-    script: str, device: str, capsys: pytest.CaptureFixture[str], request: pytest.FixtureRequest
+    script: str, device: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    if (script, device) in ACCEPTED:
-        reason = "the reference runs a wrong version that compiling refuses"
-        request.applymarker(pytest.mark.xfail(reason=reason, strict=True))
     with astdsl.device(device):
         main_of(script)(SMALL[script])
     shown = capsys.readouterr().out
