@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 
-from astdsl.emulator import special
 from astdsl.emulator.arguments import bind
 from astdsl.emulator.asynchronous import Completion
 from astdsl.emulator.faults import DeviceFault
@@ -22,13 +21,15 @@ from astdsl.emulator.memory import Memory, RowMemory
 from astdsl.emulator.program import Program, prepare
 from astdsl.emulator.registers import RegisterFile
 from astdsl.emulator.scalars import Array
+from astdsl.emulator.special import Specials, Triple
 from astdsl.emulator.text import parse
 
-Triple = tuple[int, int, int]
 BATCH_LANES = 1 << 14
 BATCH_BYTES = 1 << 28
 MAX_THREADS = 1024
 MAX_CACHED = 64
+# Rows of local memory: as strict as the widest access.
+LOCAL_ALIGN_BYTES = 32
 
 
 class _Programs:
@@ -89,33 +90,28 @@ def run(
         launch = Launch(grid3, block3, cluster3, (index[0], index[1], index[2]), completion, check)
         if reused is None or reused.n_blocks != len(index[0]):
             reused = _Storage(program, launch, shared_bytes)
-        reused.machine(program, launch, memory, parameters, variables, shared_bytes).run()
+        reused.machine(launch, memory, parameters, variables).run()
 
 
 class _Storage:
     """Registers and on-chip memory for a number of blocks, used by one batch after another."""
 
     def __init__(self, program: Program, launch: Launch, shared_bytes: int) -> None:
-        self.n_blocks = len(launch.index[0])
-        n_lanes = self.n_blocks * launch.n_threads
-        self.registers = RegisterFile(program.layout.register_counts, n_lanes)
-        self.shared = RowMemory(self.n_blocks, program.layout.dynamic_start + shared_bytes)
-        self.local = RowMemory(
-            n_lanes if program.layout.local_bytes else 0, program.layout.local_bytes
-        )
-        thread = (np.arange(n_lanes) // self.n_blocks).astype(np.uint32)
-        self.block_of = np.arange(n_lanes) % self.n_blocks
-        self.special = special.thread_values(thread, launch.block)
+        self.program = program
+        self.n_blocks = n_blocks = len(launch.index[0])
+        n_lanes = n_blocks * launch.n_threads
+        layout = program.layout
+        self.dynamic_bytes = shared_bytes
+        self.registers = RegisterFile(layout.register_counts, n_lanes)
+        self.shared = RowMemory(n_blocks, layout.dynamic_start + shared_bytes)
+        n_rows = n_lanes if layout.local_bytes else 0
+        self.local = RowMemory(n_rows, layout.local_bytes, LOCAL_ALIGN_BYTES)
+        self.thread = np.repeat(np.arange(launch.n_threads, dtype=np.uint32), n_blocks)
+        self.block_of = np.tile(np.arange(n_blocks), launch.n_threads)
         self.fresh = True
 
     def machine(
-        self,
-        program: Program,
-        launch: Launch,
-        memory: GlobalMemory,
-        parameters: Array,
-        variables: list[int],
-        shared_bytes: int,
+        self, launch: Launch, memory: GlobalMemory, parameters: Array, variables: list[int]
     ) -> Machine:
         """Make the machine of one batch, with everything on chip as after a launch."""
         if not self.fresh:
@@ -123,12 +119,11 @@ class _Storage:
             self.local.reset()
             self.registers.undefined.clear()
         self.fresh = False
-        x, y, z = (axis[self.block_of] for axis in launch.index)
-        values = self.special | special.block_values((x, y, z), launch.grid, launch.cluster)
-        values |= {"%smid": values["%ctaid.x"], "%aggr_smem_size": shared_bytes}
-        values |= {"%dynamic_smem_size": shared_bytes, "%total_smem_size": self.shared.size_bytes}
+        special = Specials(
+            launch, self.thread, self.block_of, self.dynamic_bytes, self.shared.size_bytes
+        )
         spaces = Memory(memory, self.shared, self.local, parameters, variables)
-        return Machine(program, launch, self.registers, spaces, values)
+        return Machine(self.program, launch, self.registers, spaces, special)
 
 
 def _triple(sizes: Sequence[int]) -> Triple:

@@ -26,7 +26,7 @@ from astdsl.emulator.scalars import Array, BoolArray
 if TYPE_CHECKING:
     from astdsl.emulator.memory import Memory
     from astdsl.emulator.program import Program
-    from astdsl.emulator.special import Triple, Value
+    from astdsl.emulator.special import Specials, Triple
 
 T = TypeVar("T")
 Stack = tuple[Hashable, ...]
@@ -100,7 +100,7 @@ class Machine:
         launch: Launch,
         registers: RegisterFile,
         memory: Memory,
-        special: dict[str, Value],
+        special: Specials,
     ) -> None:
         self.program = program
         self.launch = launch
@@ -112,9 +112,8 @@ class Machine:
         self.n_blocks = len(launch.index[0])
         self.n_threads = launch.n_threads
         self.n_lanes = self.n_blocks * self.n_threads
-        every = np.arange(self.n_lanes, dtype=np.int64)
-        self.block_of = every % self.n_blocks
-        self.thread_of = every // self.n_blocks
+        self.block_of = np.tile(np.arange(self.n_blocks), self.n_threads)
+        self.thread_of = np.repeat(np.arange(self.n_threads), self.n_blocks)
         self.live = np.ones(self.n_lanes, np.bool_)
         self.asynchronous = Asynchronous(launch.completion)
         self.barriers = BlockBarriers(self.n_blocks, self.n_threads)

@@ -41,9 +41,9 @@ class RowMemory:
     destination of an asynchronous copy that has not completed.
     """
 
-    def __init__(self, n_rows: int, size_bytes: int) -> None:
+    def __init__(self, n_rows: int, size_bytes: int, align_bytes: int = ROW_ALIGN_BYTES) -> None:
         self.size_bytes = size_bytes
-        self.row_bytes = max(-(-size_bytes // ROW_ALIGN_BYTES), 1) * ROW_ALIGN_BYTES
+        self.row_bytes = max(-(-size_bytes // align_bytes), 1) * align_bytes
         self.data = np.full((n_rows, self.row_bytes), POISON, np.uint8)
         self.defined = np.zeros((n_rows, self.row_bytes), np.bool_)
 

@@ -6,6 +6,8 @@ clocks count instructions executed by the machine, which is monotone and nothing
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,12 +16,13 @@ from astdsl.emulator.scalars import Array, Scalar
 
 if TYPE_CHECKING:
     from astdsl.emulator.lanes import Lanes
-    from astdsl.emulator.machine import Machine
+    from astdsl.emulator.machine import Launch, Machine
     from astdsl.emulator.operands import Getter, Operands
 
 Value = Array | int
 Triple = tuple[int, int, int]
 AXES = "xyz"
+CLOCKS = frozenset({"%clock", "%clock_hi", "%clock64", "%globaltimer", "%globaltimer_lo"})
 
 
 def getter(ops: Operands, name: str, scalar: Scalar) -> Getter:
@@ -27,7 +30,7 @@ def getter(ops: Operands, name: str, scalar: Scalar) -> Getter:
     dtype = scalar.dtype
     if name in CLOCKS:
         return lambda m, lanes: np.uint64(m.clock).astype(dtype)
-    if name not in NAMES:
+    if name not in _TABLE:
         raise ops.refuse(f"register {name} is not declared, and no special register known here")
 
     def read(m: Machine, lanes: Lanes) -> Any:
@@ -39,54 +42,91 @@ def getter(ops: Operands, name: str, scalar: Scalar) -> Getter:
     return read
 
 
-CLOCKS = frozenset({"%clock", "%clock_hi", "%clock64", "%globaltimer", "%globaltimer_lo"})
+class Specials(dict[str, Value]):
+    """The special registers of a launch, each worked out when it is first asked for.
+
+    `thread` and `block_of` hold each lane's thread and block; blocks are numbers in this launch.
+    """
+
+    def __init__(
+        self, launch: Launch, thread: Array, block_of: Array, dynamic_bytes: int, total_bytes: int
+    ) -> None:
+        super().__init__()
+        self.launch = launch
+        self.thread = thread
+        self.block_of = block_of
+        self.dynamic_bytes = dynamic_bytes
+        self.total_bytes = total_bytes
+
+    def __missing__(self, name: str) -> Value:
+        value = self[name] = _TABLE[name](self)
+        return value
+
+    @property
+    def lane(self) -> Array:
+        """Return the lane in its warp."""
+        lane: Array = (self.thread & 31).astype(np.uint32)
+        return lane
+
+    @property
+    def bit(self) -> Array:
+        """Return a word with the lane's bit set."""
+        bit: Array = np.uint32(1) << self.lane
+        return bit
 
 
-def thread_values(thread: Array, block: Triple) -> dict[str, Value]:
-    """Return what depends on the thread's number in its block alone."""
-    lane = thread & 31
-    bit = np.uint32(1) << lane
-    values: dict[str, Value] = {
-        "%tid.x": thread % block[0],
-        "%tid.y": thread // block[0] % block[1],
-        "%tid.z": thread // (block[0] * block[1]),
-        "%laneid": lane,
-        "%warpid": thread >> 5,
-        "%nwarpid": (block[0] * block[1] * block[2] + 31) // 32,
-        "%lanemask_eq": bit,
-        "%lanemask_lt": bit - np.uint32(1),
-        "%lanemask_le": bit | (bit - np.uint32(1)),
-        "%lanemask_gt": ~(bit | (bit - np.uint32(1))),
-        "%lanemask_ge": ~(bit - np.uint32(1)),
+def _thread_index(axis: int, s: Specials) -> Value:
+    x, y, _ = s.launch.block
+    return (s.thread % x, s.thread // x % y, s.thread // (x * y))[axis]
+
+
+def _block_index(axis: int, s: Specials) -> Array:
+    found: Array = s.launch.index[axis][s.block_of]
+    return found
+
+
+def _rank(s: Specials) -> Value:
+    x, y, z = (_block_index(axis, s) % s.launch.cluster[axis] for axis in range(3))
+    rank: Array = x + s.launch.cluster[0] * (y + s.launch.cluster[1] * z)
+    return rank
+
+
+def _rows() -> dict[str, Callable[[Specials], Value]]:
+    rows: dict[str, Callable[[Specials], Value]] = {
+        "%laneid": lambda s: s.lane,
+        "%warpid": lambda s: s.thread >> 5,
+        "%nwarpid": lambda s: (s.launch.n_threads + 31) // 32,
+        "%lanemask_eq": lambda s: s.bit,
+        "%lanemask_lt": lambda s: s.bit - np.uint32(1),
+        "%lanemask_le": lambda s: s.bit | (s.bit - np.uint32(1)),
+        "%lanemask_gt": lambda s: ~(s.bit | (s.bit - np.uint32(1))),
+        "%lanemask_ge": lambda s: ~(s.bit - np.uint32(1)),
+        "%cluster_ctarank": _rank,
+        "%cluster_nctarank": lambda s: s.launch.cluster_size,
+        "%is_explicit_cluster": lambda s: int(s.launch.cluster_size > 1),
+        "%gridid": lambda s: 0,
+        "%smid": partial(_block_index, 0),
+        "%nsmid": lambda s: int(np.prod(s.launch.grid)),
+        "%dynamic_smem_size": lambda s: s.dynamic_bytes,
+        "%total_smem_size": lambda s: s.total_bytes,
+        "%aggr_smem_size": lambda s: s.total_bytes,
     }
-    values |= {f"%ntid.{axis}": n for axis, n in zip(AXES, block, strict=True)}
-    return values
+    for number, axis in enumerate(AXES):
+        rows |= _axis_rows(number, axis)
+    return rows
 
 
-def block_values(
-    index: tuple[Array, Array, Array], grid: Triple, cluster: Triple
-) -> dict[str, Value]:
-    """Return what depends on the block: `index` holds each lane's block index by axis."""
-    values: dict[str, Value] = {}
-    for axis, at, blocks, width in zip(AXES, index, grid, cluster, strict=True):
-        values[f"%ctaid.{axis}"] = at
-        values[f"%nctaid.{axis}"] = blocks
-        values[f"%clusterid.{axis}"] = at // width
-        values[f"%cluster_ctaid.{axis}"] = at % width
-        values[f"%nclusterid.{axis}"] = blocks // width
-        values[f"%cluster_nctaid.{axis}"] = width
-    x, y, z = (at % width for at, width in zip(index, cluster, strict=True))
-    values["%cluster_ctarank"] = x + cluster[0] * (y + cluster[1] * z)
-    values["%cluster_nctarank"] = cluster[0] * cluster[1] * cluster[2]
-    values["%is_explicit_cluster"] = int(values["%cluster_nctarank"] > 1)
-    values["%gridid"] = 0
-    values["%nsmid"] = grid[0] * grid[1] * grid[2]
-    return values
+def _axis_rows(number: int, axis: str) -> dict[str, Callable[[Specials], Value]]:
+    return {
+        f"%tid.{axis}": partial(_thread_index, number),
+        f"%ntid.{axis}": lambda s: s.launch.block[number],
+        f"%ctaid.{axis}": partial(_block_index, number),
+        f"%nctaid.{axis}": lambda s: s.launch.grid[number],
+        f"%clusterid.{axis}": lambda s: _block_index(number, s) // s.launch.cluster[number],
+        f"%cluster_ctaid.{axis}": lambda s: _block_index(number, s) % s.launch.cluster[number],
+        f"%nclusterid.{axis}": lambda s: s.launch.grid[number] // s.launch.cluster[number],
+        f"%cluster_nctaid.{axis}": lambda s: s.launch.cluster[number],
+    }
 
 
-_PROBE = np.zeros(1, np.uint32)
-NAMES = (
-    frozenset(thread_values(_PROBE, (1, 1, 1)))
-    | frozenset(block_values((_PROBE, _PROBE, _PROBE), (1, 1, 1), (1, 1, 1)))
-    | {"%smid", "%dynamic_smem_size", "%total_smem_size", "%aggr_smem_size"}
-)
+_TABLE = _rows()
