@@ -1,0 +1,172 @@
+"""Matrix products in pipelines: layouts, transpositions, extents, ragged edges, stages."""
+
+# mypy: disable-error-code="valid-type,type-arg,name-defined,var-annotated"
+# mypy: disable-error-code="no-untyped-def,no-untyped-call"
+
+from __future__ import annotations
+
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from astdsl import In, Out, bf16, cdiv, erf, f16, f32, kernel, pipeline, spec, tile, zeros
+from astdsl.errors import UnsupportedFeature
+from tests.witnesses import TARGETS, agree
+
+Array = np.ndarray[Any, Any]
+
+
+def whole(dtype: Any, *shape: int) -> Array:
+    """Return small whole numbers: their products add exactly in f32."""
+    return np.random.default_rng(sum(shape)).integers(-3, 4, shape).astype(dtype)
+
+
+def product(a: Array, b: Array) -> Array:
+    return a.astype(np.float32) @ b.astype(np.float32)
+
+
+@kernel
+def matmul(a: In["M K"], b: In["K N"], c: Out[f32, "M N"], *, bm=64, bn=64, bk=32, S=3):
+    M, K = a.shape
+    _, N = b.shape
+    with pipeline(cdiv(M, bm), cdiv(N, bn)) as (i, j):
+        acc = zeros((bm, bn), f32)
+        with pipeline(cdiv(K, bk), stages=S) as k:
+            acc += a[tile(i, bm), tile(k, bk)] @ b[tile(k, bk), tile(j, bn)]
+        c[tile(i, bm), tile(j, bn)] = acc
+
+
+@kernel
+def matmul_tt(a: In["K M"], b: In["N K"], c: Out[f32, "M N"], *, bm=64, bn=64, bk=32):
+    K, M = a.shape
+    N, _ = b.shape
+    with pipeline(cdiv(M, bm), cdiv(N, bn)) as (i, j):
+        acc = zeros((bm, bn), f32)
+        with pipeline(cdiv(K, bk), stages=3) as k:
+            acc += a[tile(k, bk), tile(i, bm)].T @ b[tile(j, bn), tile(k, bk)].T
+        c[tile(i, bm), tile(j, bn)] = acc
+
+
+@pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16])
+@pytest.mark.parametrize("order", ["CC", "CF", "FC", "FF"])
+def test_every_order_of_the_operands_in_memory(order: str, dtype: Any) -> None:
+    a, b = whole(dtype, 72, 80), whole(dtype, 80, 136)
+    a, b = np.asarray(a, order=order[0]), np.asarray(b, order=order[1])  # type: ignore[call-overload]
+    np.testing.assert_array_equal(agree(matmul, lambda: (a, b)), product(a, b))
+
+
+@pytest.mark.parametrize("order", ["CC", "FF"])
+def test_transposed_tiles_are_multiplied_as_they_are(order: str) -> None:
+    a, b = whole(np.float16, 80, 72), whole(np.float16, 136, 80)
+    a, b = np.asarray(a, order=order[0]), np.asarray(b, order=order[1])  # type: ignore[call-overload]
+    np.testing.assert_array_equal(agree(matmul_tt, lambda: (a, b)), product(a.T, b.T))
+
+
+EXTENTS = [(16, 16, 16), (64, 48, 96), (128, 96, 32), (48, 80, 112), (32, 256, 64), (256, 64, 32)]
+
+
+@pytest.mark.parametrize("extents", EXTENTS, ids=str)
+def test_extents_are_multiples_of_16(extents: tuple[int, int, int]) -> None:
+    bm, bn, bk = extents
+    a, b = whole(np.float16, 136, 104), whole(np.float16, 104, 264)
+    found = agree(matmul, lambda: (a, b), bm=bm, bn=bn, bk=bk)
+    np.testing.assert_array_equal(found, product(a, b))
+
+
+@pytest.mark.parametrize("stages", [1, 2, 4])
+@pytest.mark.parametrize("depth", [0, 1, 32, 65, 128, 200])
+def test_every_depth_and_number_of_stages(depth: int, stages: int) -> None:
+    a, b = whole(np.float16, 64, depth), whole(np.float16, depth, 72)
+    found = agree(matmul, lambda: (a, b), S=stages, targets=TARGETS if stages == 2 else ("sm_90a",))
+    np.testing.assert_array_equal(found, product(a, b))
+
+
+@kernel
+def bias_gelu(
+    a: In[f16, "M K"], b: In[f16, "K N"], bias: In[f32, "N"], c: Out[f16, "M N"], *, bm=64, bn=64
+):
+    M, K = a.shape
+    _, N = b.shape
+    with pipeline(cdiv(M, bm), cdiv(N, bn)) as (i, j):
+        acc = zeros((bm, bn), f32)
+        with pipeline(cdiv(K, 32), stages=3) as k:
+            acc += a[tile(i, bm), tile(k, 32)] @ b[tile(k, 32), tile(j, bn)]
+        x = acc + bias[tile(j, bn)]
+        c[tile(i, bm), tile(j, bn)] = 0.5 * x * (1 + erf(x * 0.70710678))
+
+
+def test_an_epilogue_works_on_the_accumulator() -> None:
+    a, b, bias = whole(np.float16, 72, 80), whole(np.float16, 80, 136), whole(np.float32, 136)
+    agree(bias_gelu, lambda: (a, b, bias), tolerance=1e-3)
+
+
+@kernel
+def into_output(a: In[f16, "M K"], b: In[f16, "K N"], c: Out[f32, "M N"], *, bm=64, bn=64, bk=32):
+    M, K = a.shape
+    _, N = b.shape
+    with pipeline(cdiv(M, bm), cdiv(N, bn), cdiv(K, bk), stages=3) as (i, j, k):
+        out = c.at[tile(i, bm), tile(j, bn)]
+        if k == 0:
+            out[...] = 0
+        out[...] += a[tile(i, bm), tile(k, bk)] @ b[tile(k, bk), tile(j, bn)]
+
+
+def test_an_output_window_is_the_accumulator() -> None:
+    a, b = whole(np.float16, 72, 80), whole(np.float16, 80, 136)
+    np.testing.assert_array_equal(agree(into_output, lambda: (a, b)), product(a, b))
+    schedule = into_output.lower(spec((64, 64), f16), spec((64, 64), f16)).schedule
+    assert "ProductWait pending=1" in schedule
+
+
+@kernel
+def rescaled(a: In[f16, "M K"], b: In[f16, "K N"], c: Out[f32, "M N"]):
+    _, K = a.shape
+    acc = zeros((64, 64), f32)
+    with pipeline(cdiv(K, 32), stages=3) as k:
+        acc = acc * 0.5 + a[0:64, tile(k, 32)] @ b[tile(k, 32), 0:64]
+    c[0:64, 0:64] = acc
+
+
+def test_a_rescaled_accumulator_is_a_value() -> None:
+    a, b = whole(np.float16, 64, 96), whole(np.float16, 96, 64)
+    agree(rescaled, lambda: (a, b))
+
+
+@kernel
+def chain(a: In[f16, "64 32"], b: In[f16, "32 48"], d: In[f16, "48 64"], c: Out[f32, "64 64"]):
+    t = a[...] @ b[...]
+    c[...] = (t * 0.5).astype(f16) @ d[...]
+
+
+def test_an_operand_may_be_computed() -> None:
+    a, b, d = whole(np.float16, 64, 32), whole(np.float16, 32, 48), whole(np.float16, 48, 64)
+    agree(chain, lambda: (a, b, d), tolerance=1e-3)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("extents", [(128, 128), (64, 256), (256, 128), (16, 16)], ids=str)
+def test_products_take_no_spills_and_are_not_serialised(
+    target: str, extents: tuple[int, int]
+) -> None:
+    bm, bn = extents
+    arguments = spec((512, 512), f16), spec((512, 512), f16)
+    resources = matmul.lower(*arguments, target=target, bm=bm, bn=bn, bk=64).resources
+    assert (resources.spill_bytes, resources.messages) == (0, ())
+
+
+def test_a_product_of_another_dtype_is_refused_with_a_way_out() -> None:
+    a = whole(np.float32, 64, 64)
+    with pytest.raises(UnsupportedFeature, match=r"astype\(f16\)"):
+        matmul.on("emulator")(a, a)
+
+
+def test_mixed_operands_are_refused() -> None:
+    with pytest.raises(UnsupportedFeature, match="f16 and bf16 tiles"):
+        matmul.lower(spec((64, 64), f16), spec((64, 64), bf16)).ptx  # noqa: B018
+
+
+def test_an_odd_extent_is_refused() -> None:
+    with pytest.raises(UnsupportedFeature, match="multiples of 16"):
+        matmul.lower(spec((64, 64), f16), spec((64, 64), f16), bm=40).ptx  # noqa: B018
