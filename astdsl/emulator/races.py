@@ -35,8 +35,9 @@ class SharedRaces:
         self._clocks = clocks
         self._written = np.zeros((n, words), np.int32)
         self._read = np.zeros((n, words), np.int32)
-        # Of each chunk: the last ordinary write, and when the async proxy wrote or read it last.
+        # Of each chunk: the last ordinary accesses, and when the async proxy wrote or read it last.
         self.stored = np.zeros((n, words // WORDS_PER_CHUNK), np.int32)
+        self._loaded = np.zeros_like(self.stored)
         self._copied = np.zeros_like(self.stored)
         self._fetched = np.zeros_like(self.stored)
         # Up to when the ordinary writes of each warp are covered by a proxy fence.
@@ -53,7 +54,9 @@ class SharedRaces:
         self._check(lanes, clocks.unordered(self._written[place], known), place, self._written)
         self._check_async(lanes, rows, offsets, known, ("read", (self._copied,)))
         clocks.tick()
-        self._read[place] = clocks.stamps(warps)[:, None]
+        made = clocks.stamps(warps)
+        self._read[place] = made[:, None]
+        self._loaded[rows, offsets >> 4] = made
 
     def write(self, lanes: Lanes, rows: Array, offsets: Array, width: int) -> None:
         """Check and note an ordinary write."""
@@ -112,14 +115,15 @@ class SharedRaces:
         """Say which chunks an operation uses without an order after the accesses before it."""
         clocks, rows = self._clocks, self._rows(index)
         known = clocks.issuers(lanes)[rows]
-        stamps = self.stored[index]
-        bad = clocks.unordered(stamps, known) if stamps.any() else np.zeros(stamps.shape, np.bool_)
-        latest = known[:, clocks.n_warps].reshape(-1, *(1,) * (stamps.ndim - 1))
-        bad |= self._copied[index] > latest
+        copied = self._copied[index]
+        latest = known[:, clocks.n_warps].reshape(-1, *(1,) * (copied.ndim - 1))
+        bad: BoolArray = copied > latest
         if writes:
             bad |= self._fetched[index] > latest
-            words = self._read.reshape(*self.stored.shape, WORDS_PER_CHUNK)[index]
-            bad |= clocks.unordered(words, known).any(axis=-1)
+        for times in (self.stored, self._loaded) if writes else (self.stored,):
+            stamps = times[index]
+            if stamps.any():
+                bad |= clocks.unordered(stamps, known)
         return bad
 
     def done(self, index: Index, place: str, *, writes: bool) -> None:
@@ -129,8 +133,9 @@ class SharedRaces:
             self._fetched[index] = time
             return
         self._copied[index] = time
-        self.stored[index] = 0
-        self._written.reshape(*self.stored.shape, WORDS_PER_CHUNK)[index] = 0
+        if self.stored[index].any():
+            self.stored[index] = 0
+            self._written.reshape(*self.stored.shape, WORDS_PER_CHUNK)[index] = 0
 
     def _rows(self, index: Index) -> Array:
         rows = index[0]
