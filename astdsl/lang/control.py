@@ -116,7 +116,7 @@ class PipelineContext:
             )
         trace_pipeline(self.axes, body, is_single=self.is_single, **self.fields)
 
-    def __enter__(self) -> NoReturn:
+    def __enter__(self) -> Any:
         raise fault(
             BadPipeline,
             "a pipeline is entered by code that is not part of a kernel",

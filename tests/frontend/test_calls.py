@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import functools
 import math
 import operator
@@ -81,32 +82,32 @@ class Child(Scaled):
         return super().__call__(y) + 1
 
 
-def helpers(n, o):
+def helpers(n: Any, o: Any) -> None:
     o[0] = sign(n)
     o[1] = wrapped(n)
     o[2] = functools.partial(max, 2)(n)
     o[3] = functools.reduce(operator.add, [n, 1, n])
 
 
-def containers(n, o):
+def containers(n: Any, o: Any) -> None:
     pair = Pair(n)
     o[0] = pair.larger()
     o[1] = replace(pair, left=n + 2).larger()
     point = Point(n, 2)
     o[2] = point.x if point.x > point.y else point._replace(x=5).x
-    get = lambda d: d["a"] if d["a"] > 1 else 0  # noqa: E731
+    get: Any = lambda d: d["a"] if d["a"] > 1 else 0  # noqa: E731
     o[3] = get({"a": n})
 
 
-def objects(n, o):
+def objects(n: Any, o: Any) -> None:
     scaled = Scaled(n)
     o[0] = scaled(n)
     o[1] = Child(n)(n)
     o[2] = Scaled.doubled(n) + Scaled.tripled(n)
 
 
-def closures(n, o):
-    def add(x=n, *, y=n):
+def closures(n: Any, o: Any) -> Any:
+    def add(x: Any = n, *, y: Any = n) -> Any:
         return x + y if x > 2 else x
 
     o[0] = add()
@@ -127,7 +128,7 @@ def plain_only(k: int) -> int:
 
 
 def test_a_helper_without_kernel_values_is_plain_python() -> None:
-    def kernel(n, o):
+    def kernel(n: Any, o: Any) -> None:
         o[0] = plain_only(3) + n
         o[1] = plain_only(7)
 
@@ -135,13 +136,13 @@ def test_a_helper_without_kernel_values_is_plain_python() -> None:
 
 
 def test_a_function_of_numpy_or_math_names_ours() -> None:
-    def by_math(n, o):
+    def by_math(n: Any, o: Any) -> None:
         o[0] = math.exp(n)
 
-    def by_numpy(n, o):
+    def by_numpy(n: Any, o: Any) -> None:
         o[0] = np.exp(n)
 
-    def by_numpy_function(n, o):
+    def by_numpy_function(n: Any, o: Any) -> None:
         o[0] = np.sum(n)
 
     for kernel, ours in ((by_math, "exp"), (by_numpy, "exp"), (by_numpy_function, "sum")):
@@ -152,8 +153,8 @@ def test_a_function_of_numpy_or_math_names_ours() -> None:
 
 @pytest.mark.parametrize("name", ["locals", "globals", "eval", "vars"])
 def test_what_looks_at_its_caller_is_refused(name: str) -> None:
-    def kernel(n, o):
-        __builtins__[name]() if isinstance(__builtins__, dict) else getattr(__builtins__, name)()
+    def kernel(n: Any, o: Any) -> None:
+        getattr(builtins, name)()
 
     error = error_of(kernel, n=i32, o=array(4))
     assert isinstance(error, UnsupportedSyntax)
@@ -161,7 +162,7 @@ def test_what_looks_at_its_caller_is_refused(name: str) -> None:
 
 
 def test_a_comprehension_over_a_kernel_range_is_refused() -> None:
-    def kernel(n, o):
+    def kernel(n: Any, o: Any) -> None:
         o[0] = max([k + 1 for k in range(n)], default=0)
 
     assert isinstance(error_of(kernel, n=i32, o=array(4)), NotConstant)
@@ -171,10 +172,10 @@ def test_a_kernel_called_in_a_kernel_is_refused_by_name() -> None:
     from astdsl import kernel as decorate  # noqa: PLC0415
 
     @decorate
-    def inner(n, o):
+    def inner(n: Any, o: Any) -> None:
         o[0] = n
 
-    def outer(n, o):
+    def outer(n: Any, o: Any) -> None:
         inner(n, o)
 
     error = error_of(outer, n=i32, o=array(4))
@@ -183,7 +184,7 @@ def test_a_kernel_called_in_a_kernel_is_refused_by_name() -> None:
 
 
 def test_an_exception_of_a_helper_passes_through() -> None:
-    def kernel(n, o):
+    def kernel(n: Any, o: Any) -> None:
         o[0] = {"a": n}["b"]
 
     with pytest.raises(KeyError):
@@ -196,7 +197,7 @@ class Mutable:
 
 
 def test_objects_may_change_outside_of_blocks() -> None:
-    def kernel(n, o):
+    def kernel(n: Any, o: Any) -> None:
         state = Mutable()
         for k in (1, 2):
             state.items.append(n * k)

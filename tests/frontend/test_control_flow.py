@@ -9,7 +9,7 @@ import pytest
 from tests.frontend.tracing import agrees
 
 
-def if_chain(n, o):
+def if_chain(n: Any, o: Any) -> None:
     if n < 2:
         x = 1
     elif n < 5:
@@ -19,14 +19,14 @@ def if_chain(n, o):
     o[0] = x
 
 
-def one_sided_if(n, o):
+def one_sided_if(n: Any, o: Any) -> None:
     x = 3
     if n > 4:
         x = n
     o[0] = x
 
 
-def nested_ifs(n, o):
+def nested_ifs(n: Any, o: Any) -> None:
     x, y = 1, 2
     if n > 2:
         if n > 5:
@@ -37,12 +37,12 @@ def nested_ifs(n, o):
     o[0], o[1] = x, y
 
 
-def conditional_expressions(n, o):
+def conditional_expressions(n: Any, o: Any) -> None:
     o[0] = 1 if n > 2 else 2 if n > 1 else 3
     o[1] = (n if n > 3 else -n) + 1
 
 
-def short_circuits(n, o):
+def short_circuits(n: Any, o: Any) -> None:
     o[0] = 1 if n > 1 and n < 5 else 0
     o[1] = 1 if n < 1 or n > 4 or n == 3 else 0
     o[2] = 1 if not (n > 1 and not n > 6) else 0
@@ -50,14 +50,14 @@ def short_circuits(n, o):
     o[4] = n or 7
 
 
-def chained_comparisons(n, o):
+def chained_comparisons(n: Any, o: Any) -> None:
     o[0] = 1 if 1 < n <= 4 else 0
     o[1] = 1 if 0 < n < 6 != n else 0
     o[2] = 1 if (m := n + 1) > 2 > m - 5 else 0
     o[3] = m
 
 
-def for_sums(n, o):
+def for_sums(n: Any, o: Any) -> None:
     total, last = 0, -5
     for i in range(n):
         total += i * i
@@ -65,7 +65,7 @@ def for_sums(n, o):
     o[0], o[1] = total, last
 
 
-def for_with_bounds(n, o):
+def for_with_bounds(n: Any, o: Any) -> None:
     total = 0
     for i in range(1, n, 2):
         total = total * 3 + i
@@ -76,7 +76,7 @@ def for_with_bounds(n, o):
     o[0] = total
 
 
-def breaks(n, o):
+def breaks(n: Any, o: Any) -> None:
     x = 0
     for i in range(10):
         if i == n:
@@ -87,7 +87,7 @@ def breaks(n, o):
     o[0] = x
 
 
-def continues(n, o):
+def continues(n: Any, o: Any) -> None:
     x = 0
     for i in range(8):
         if i % 2 == n % 2:
@@ -99,7 +99,7 @@ def continues(n, o):
     o[0] = x
 
 
-def nested_loops(n, o):
+def nested_loops(n: Any, o: Any) -> None:
     x = 0
     for i in range(n):
         for j in range(i):
@@ -115,7 +115,7 @@ def nested_loops(n, o):
     o[0] = x
 
 
-def while_loops(n, o):
+def while_loops(n: Any, o: Any) -> None:
     a, b, steps = 0, 1, 0
     while a < n * 10:
         a, b = b, a + b
@@ -127,7 +127,7 @@ def while_loops(n, o):
     o[0], o[1], o[2] = a, b, steps
 
 
-def endless_while(n, o):
+def endless_while(n: Any, o: Any) -> None:
     i = 0
     while True:
         i += 1
@@ -137,22 +137,22 @@ def endless_while(n, o):
     o[0] = i
 
 
-def walrus_in_while(n, o):
+def walrus_in_while(n: Any, o: Any) -> None:
     i = x = 0
     while (x := i * i) < n:
         i += 1
     o[0], o[1] = i, x
 
 
-def python_while(n, o):
+def python_while(n: Any, o: Any) -> None:
     i = 0
     while i < 3:
         o[i] = n + i
         i += 1
 
 
-def helper_returns(n, o):
-    def f(a):
+def helper_returns(n: Any, o: Any) -> Any:
+    def f(a: Any) -> Any:
         if a > 5:
             return a * 2
         for i in range(a):
@@ -166,8 +166,8 @@ def helper_returns(n, o):
     o[1] = f(3)
 
 
-def returns_from_while(n, o):
-    def root(x):
+def returns_from_while(n: Any, o: Any) -> Any:
+    def root(x: Any) -> Any:
         i = 0
         while True:
             if i * i >= x:
@@ -177,7 +177,7 @@ def returns_from_while(n, o):
     o[0] = root(n)
 
 
-def early_return_of_kernel(n, o):
+def early_return_of_kernel(n: Any, o: Any) -> None:
     o[0] = 1
     if n > 3:
         return
@@ -189,7 +189,7 @@ def early_return_of_kernel(n, o):
     o[3] = 4
 
 
-def constant_match(n, o):
+def constant_match(n: Any, o: Any) -> None:
     match n:
         case 0:
             o[0] = 10
@@ -201,7 +201,7 @@ def constant_match(n, o):
             o[0] = 40
 
 
-def match_of_structure(n, o):
+def match_of_structure(n: Any, o: Any) -> None:
     match (n, 3):
         case (a, 3) if a is not None:
             o[0] = a
@@ -209,7 +209,7 @@ def match_of_structure(n, o):
             o[0] = 0
 
 
-def match_that_leaves(n, o):
+def match_that_leaves(n: Any, o: Any) -> None:
     for i in range(5):
         match i:
             case 3:
@@ -219,24 +219,24 @@ def match_that_leaves(n, o):
         o[i] = n
 
 
-def membership(n, o):
+def membership(n: Any, o: Any) -> None:
     o[0] = 1 if n in (1, 3, 5) else 0
     o[1] = 1 if n not in [2, 3] else 0
 
 
-def tuple_targets(n, o):
+def tuple_targets(n: Any, o: Any) -> None:
     (a, *rest), b = (n, n + 1, n + 2), 4
     for k, (x, y) in enumerate([(a, b), (b, rest[0])]):
         o[k] = x * y
 
 
-def shared_by_closures(n, o):
+def shared_by_closures(n: Any, o: Any) -> Any:
     total = 0
 
-    def show():
+    def show() -> Any:
         return total * 2
 
-    def add(x):
+    def add(x: Any) -> None:
         nonlocal total
         total += x
 
@@ -246,7 +246,7 @@ def shared_by_closures(n, o):
     o[0] = show()
 
 
-def comprehensions(n, o):
+def comprehensions(n: Any, o: Any) -> None:
     parts = [n * k if k % 2 else n + k for k in (1, 2, 3)]
     table = {k: v + 0 for k, v in enumerate(parts)}
     o[0] = sum(parts)
@@ -255,14 +255,14 @@ def comprehensions(n, o):
     o[3] = any([n > 3, n == 1])
 
 
-def builtin_functions(n, o):
+def builtin_functions(n: Any, o: Any) -> None:
     o[0] = min(n, 3) + max(n, 4, 2) + abs(n - 5)
     o[1] = pow(n, 2) + divmod(n + 7, 3)[0] + divmod(n + 7, 3)[1]
     o[2] = int(n) + round(n) + int(bool(n))
     o[3] = len([n, n])
 
 
-def annotated_names(n, o):
+def annotated_names(n: Any, o: Any) -> None:
     x: int = n
     y: int
     if n > 3:
@@ -273,8 +273,8 @@ def annotated_names(n, o):
     o[0] = y + z
 
 
-def for_else_return(n, o):
-    def find(x):
+def for_else_return(n: Any, o: Any) -> Any:
+    def find(x: Any) -> Any:
         for i in range(6):
             if i * i == x:
                 return i
@@ -284,13 +284,13 @@ def for_else_return(n, o):
     o[0] = find(n)
 
 
-def lambdas(n, o):
-    f = lambda a, b=2: a * b if a > 3 else a - b  # noqa: E731
+def lambdas(n: Any, o: Any) -> None:
+    f: Any = lambda a, b=2: a * b if a > 3 else a - b  # noqa: E731
     o[0] = f(n)
     o[1] = f(n, b=n)
 
 
-def unused_branch_names(n, o):
+def unused_branch_names(n: Any, o: Any) -> None:
     if n > 3:
         unused = n
     else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -59,7 +60,7 @@ def other(x: Any) -> Any:
     return x
 
 
-CHANGES = {
+CHANGES: dict[str, Callable[[Any], object]] = {
     "a global of a helper": lambda m: setattr(m, "SCALE", 3),
     "a global of plain Python": lambda m: setattr(m, "DEEP", 8),
     "a helper": lambda m: setattr(m, "helper", other),
@@ -81,12 +82,11 @@ def test_a_change_of_what_was_read_ends_it(what: str, module: ModuleType, traced
 
 
 def test_an_equal_constant_is_the_same(module: ModuleType, traced: Traced) -> None:
-    module.SCALE = int("2")
-    module.DEEP = int("7")
+    vars(module).update(SCALE=int("2"), DEEP=int("7"))
     assert traced.is_valid()
 
 
 def test_names_that_were_not_read_may_change(module: ModuleType, traced: Traced) -> None:
-    module.new_name = 5
+    vars(module).update(new_name=5)
     module.Options.unused = other
     assert traced.is_valid()

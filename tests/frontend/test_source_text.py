@@ -33,13 +33,13 @@ def test_lambdas_of_one_line_are_told_apart() -> None:
 
 
 def test_a_lambda_in_a_lambda_is_told_from_it() -> None:
-    outer = lambda x: lambda y: x + y  # noqa: E731
+    outer: Any = lambda x: lambda y: x + y  # noqa: E731
     assert found(outer) == "lambda x: lambda y: x + y"
     assert found(outer(1)) == "lambda y: x + y"
 
 
 def test_a_lambda_in_a_default_is_told_from_the_one_around() -> None:
-    outer = lambda f=lambda: 7: f  # noqa: E731
+    outer: Any = lambda f=lambda: 7: f  # noqa: E731
     assert found(outer()) == "lambda: 7"
     assert found(outer) == "lambda f=lambda: 7: f"
 

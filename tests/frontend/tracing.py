@@ -80,7 +80,7 @@ def text(span: Span) -> str:
     return b"\n".join(lines).decode()
 
 
-def operations(traced: Traced, kind: type[Op]) -> Iterator[Op]:
+def operations(traced: Traced, kind: type[Op]) -> Iterator[Any]:
     """Yield the operations of a kind, in order."""
     return (op for op in walk(traced.module.body) if isinstance(op, kind))
 

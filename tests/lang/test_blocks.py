@@ -23,7 +23,7 @@ def carried(function: Any, kind: Any = ops.For, **parameters: Any) -> list[list[
 
 
 def test_a_number_takes_the_dtype_that_the_body_gives_it() -> None:
-    def kernel(n, x, o):
+    def kernel(n: Any, x: Any, o: Any) -> None:
         total = 0
         for k in range(n):
             total += x[k]
@@ -33,7 +33,7 @@ def test_a_number_takes_the_dtype_that_the_body_gives_it() -> None:
 
 
 def test_numbers_that_meet_no_dtype_stay_weak() -> None:
-    def kernel(n, x, o):
+    def kernel(n: Any, x: Any, o: Any) -> None:
         count = 0
         for _ in range(n):
             count += 1
@@ -45,7 +45,7 @@ def test_numbers_that_meet_no_dtype_stay_weak() -> None:
 
 
 def test_a_number_becomes_a_float_over_several_traces() -> None:
-    def kernel(n, x, o):
+    def kernel(n: Any, x: Any, o: Any) -> None:
         a = b = c = 0
         for k in range(n):
             a, b, c = b, c, x[k]
@@ -55,7 +55,7 @@ def test_a_number_becomes_a_float_over_several_traces() -> None:
 
 
 def test_a_name_that_no_step_changes_is_not_carried() -> None:
-    def kernel(n, x, o):
+    def kernel(n: Any, x: Any, o: Any) -> None:
         y, z = x[0:4], 3
         for _ in range(n):
             if z > 4:
@@ -67,7 +67,7 @@ def test_a_name_that_no_step_changes_is_not_carried() -> None:
 
 
 def test_a_name_that_every_step_assigns_first_is_not_carried() -> None:
-    def kernel(x, o):
+    def kernel(x: Any, o: Any) -> None:
         t = x[0:4]
         with pipeline(4) as i:
             t = x[tile(i, 4)]
@@ -77,7 +77,7 @@ def test_a_name_that_every_step_assigns_first_is_not_carried() -> None:
 
 
 def test_what_is_read_behind_a_loop_is_carried() -> None:
-    def kernel(x, o):
+    def kernel(x: Any, o: Any) -> None:
         t = x[0:4]
         with pipeline(4) as i:
             t = x[tile(i, 4)].filled(0)
@@ -93,7 +93,7 @@ class State:
 
 
 def test_structures_are_carried_leaf_by_leaf() -> None:
-    def kernel(n, x, o):
+    def kernel(n: Any, x: Any, o: Any) -> None:
         state = State(x[0:4], [0, {"a": 1.5}])
         for k in range(n):
             state = State(state.top + 1, [state.parts[0] + k, {"a": state.parts[1]["a"] * 2}])
@@ -107,7 +107,7 @@ def test_structures_are_carried_leaf_by_leaf() -> None:
 
 
 def test_weak_numbers_take_the_other_branch_s_dtype() -> None:
-    def kernel(n, x, o):
+    def kernel(n: Any, x: Any, o: Any) -> None:
         y = 1
         if n > 2:
             y = x[0]
@@ -119,7 +119,7 @@ def test_weak_numbers_take_the_other_branch_s_dtype() -> None:
 
 
 def test_equal_constants_of_both_branches_stay_python_s() -> None:
-    def kernel(n, x, o):
+    def kernel(n: Any, x: Any, o: Any) -> None:
         if n > 2:
             size, y = 4, 1
         else:
@@ -130,7 +130,7 @@ def test_equal_constants_of_both_branches_stay_python_s() -> None:
 
 
 def test_a_float_does_not_silently_become_an_integer() -> None:
-    def kernel(n, x, o):
+    def kernel(n: Any, x: Any, o: Any) -> None:
         y = n
         if n > 2:
             y = 1.5
@@ -148,7 +148,7 @@ def run(kernel: Any, size: int, out: int, **constants: Any) -> np.ndarray[Any, A
 
 
 def test_sums_of_what_was_read_are_carried_along_the_ragged_axis() -> None:
-    def kernel(x, o):
+    def kernel(x: Any, o: Any) -> None:
         acc = zeros((4,), f32)
         with pipeline(cdiv(x.shape[0], 4)) as k:
             acc += x[tile(k, 4)]
@@ -158,7 +158,7 @@ def test_sums_of_what_was_read_are_carried_along_the_ragged_axis() -> None:
 
 
 def test_an_edge_that_does_not_depend_on_the_step_is_kept() -> None:
-    def kernel(x, o):
+    def kernel(x: Any, o: Any) -> None:
         with pipeline(cdiv(x.shape[0], 4)) as i:
             least = full((4,), 1e30, f32)
             with pipeline(3) as k:
@@ -172,7 +172,7 @@ def test_an_edge_that_does_not_depend_on_the_step_is_kept() -> None:
 
 
 def test_an_edge_that_moves_with_the_step_is_refused_where_the_outside_counts() -> None:
-    def kernel(x, o):
+    def kernel(x: Any, o: Any) -> None:
         acc = full((4,), -1e30, f32)
         with pipeline(cdiv(x.shape[0], 4)) as k:
             acc = maximum(acc, x[tile(k, 4)])
@@ -186,7 +186,7 @@ def test_an_edge_that_moves_with_the_step_is_refused_where_the_outside_counts() 
 
 
 def test_filled_elements_are_carried_as_ordinary_ones() -> None:
-    def kernel(x, o):
+    def kernel(x: Any, o: Any) -> None:
         acc = full((4,), -1e30, f32)
         with pipeline(cdiv(x.shape[0], 4)) as k:
             acc = maximum(acc, x[tile(k, 4)].filled(-1e30))
@@ -196,7 +196,7 @@ def test_filled_elements_are_carried_as_ordinary_ones() -> None:
 
 
 def test_both_branches_may_leave_the_same_edge() -> None:
-    def kernel(x, o, n):
+    def kernel(x: Any, o: Any, n: Any) -> None:
         t = x[tile(1, 4)]
         if n > 2:
             t = exp(t)
@@ -250,7 +250,7 @@ def kernel(n, o):
 
 
 def test_objects_made_in_a_block_may_change_there() -> None:
-    def kernel(n, o):
+    def kernel(n: Any, o: Any) -> None:
         for k in range(n):
             parts = []
             parts.append(k)
@@ -261,7 +261,7 @@ def test_objects_made_in_a_block_may_change_there() -> None:
 
 
 def test_operations_of_a_step_taken_back_leave_no_trace() -> None:
-    def kernel(n, o):
+    def kernel(n: Any, o: Any) -> None:
         i = 0
         while True:
             o[i] = i
