@@ -17,9 +17,10 @@ from astdsl.emulator.asynchronous import Completion
 from astdsl.emulator.faults import DeviceFault
 from astdsl.emulator.global_memory import GlobalMemory
 from astdsl.emulator.machine import Launch, Machine
-from astdsl.emulator.memory import Memory, RowMemory
+from astdsl.emulator.memory import Memory
 from astdsl.emulator.program import Program, prepare
 from astdsl.emulator.registers import RegisterFile
+from astdsl.emulator.row_memory import RowMemory
 from astdsl.emulator.scalars import Array
 from astdsl.emulator.special import Specials, Triple
 from astdsl.emulator.text import parse

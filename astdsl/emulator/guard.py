@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from astdsl.emulator.faults import DeviceFault
     from astdsl.emulator.lanes import Lanes
     from astdsl.emulator.machine import Machine
-    from astdsl.emulator.memory import RowMemory
+    from astdsl.emulator.row_memory import RowMemory
     from astdsl.emulator.scalars import Array, BoolArray
 
 __all__ = ["CHUNK_BYTES", "Index", "SharedGuard", "chunk_index", "define"]

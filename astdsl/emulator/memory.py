@@ -9,12 +9,13 @@ it is read. Source: PTX ISA 5.1 (state spaces), 6.4.1 (generic addressing), 9.7.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from astdsl.emulator.global_memory import GlobalMemory
-from astdsl.emulator.scalars import UNSIGNED, Array, BoolArray
+from astdsl.emulator.row_memory import RowMemory
+from astdsl.emulator.scalars import Array, BoolArray
 from astdsl.emulator.undefined import undefined_fault
 
 if TYPE_CHECKING:
@@ -27,83 +28,9 @@ WINDOWS = {"shared": 1 << WINDOW_SHIFT, "local": 2 << WINDOW_SHIFT, "param": 3 <
 SPACE_OF_WINDOW = {1: "shared", 2: "local", 3: "param"}
 RANK_SHIFT = 24
 OFFSET_MASK = (1 << RANK_SHIFT) - 1
-POISON = 0xFF
-ROW_ALIGN_BYTES = 1024
 
 # Values loaded, shape (n,) or (n, count), or length 1 for all lanes; the mask of undefined lanes.
 Loaded = tuple[Array, "BoolArray | None"]
-
-
-class RowMemory:
-    """Bytes of one space with a row for each block (shared) or each lane (local).
-
-    `data[row, offset]` holds the bytes, `defined` the same shape: False = never written, or the
-    destination of an asynchronous copy that has not completed.
-    """
-
-    def __init__(self, n_rows: int, size_bytes: int, align_bytes: int = ROW_ALIGN_BYTES) -> None:
-        self.size_bytes = size_bytes
-        self.row_bytes = max(-(-size_bytes // align_bytes), 1) * align_bytes
-        self.data = np.full((n_rows, self.row_bytes), POISON, np.uint8)
-        self.defined = np.zeros((n_rows, self.row_bytes), np.bool_)
-
-    def reset(self) -> None:
-        """Make the contents as they are at launch."""
-        self.data.fill(POISON)
-        self.defined.fill(False)
-
-    def load(self, rows: Array, offsets: Array, dtype: np.dtype[np.generic], count: int) -> Loaded:
-        """Gather `count` neighbouring elements at each (row, offset), aligned and in bounds."""
-        at = rows * self.row_bytes + offsets
-        width = dtype.itemsize
-        if count == 1:
-            index = at // width
-            values = self.data.reshape(-1).view(dtype)[index]
-            if width == 1:
-                defined = self.defined.reshape(-1)[index]
-            else:
-                whole = _all_true(width)
-                defined = self.defined.reshape(-1).view(UNSIGNED[width * 8])[index] == whole
-        else:
-            index = at // (width * count)
-            values = self.data.reshape(-1, width * count)[index].view(dtype)
-            defined = self.defined.reshape(-1, width * count)[index].all(axis=1)
-        return values, None if defined.all() else ~defined
-
-    def store(
-        self, rows: Array, offsets: Array, values: Array, undefined: BoolArray | None = None
-    ) -> None:
-        """Scatter elements, or rows of neighbouring elements when `values` has two axes.
-
-        Where `undefined` is true the bytes stay marked as never written.
-        """
-        at = rows * self.row_bytes + offsets
-        if values.ndim == 1:
-            width = values.dtype.itemsize
-            index = at // width
-            self.data.reshape(-1).view(values.dtype)[index] = values
-            shadow = self.defined.reshape(-1)
-            if width == 1:
-                shadow[index] = True
-            else:
-                shadow.view(UNSIGNED[width * 8])[index] = _all_true(width)
-        else:
-            width = values.dtype.itemsize * values.shape[1]
-            index = at // width
-            self.data.reshape(-1, width)[index] = np.ascontiguousarray(values).view(np.uint8)
-            self.defined.reshape(-1, width)[index] = True
-        if undefined is not None:
-            self.defined.reshape(-1, width)[index[undefined]] = False
-
-    def forget(self, rows: Array, offsets: Array, width: int) -> None:
-        """Count `width` bytes at each place, aligned to it, as never written."""
-        index = (rows * self.row_bytes + offsets) // width
-        self.defined.reshape(-1, width)[index] = False
-
-
-def _all_true(width: int) -> Any:
-    """Return the unsigned integer whose `width` bytes are all 1, as `True` is stored."""
-    return UNSIGNED[width * 8].type(int.from_bytes(b"\x01" * width, "little"))
 
 
 @dataclass(frozen=True, slots=True)
