@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
+from astdsl.emulator.formats.tensormap import TensorMap
 from astdsl.ir import ops
 from astdsl.ir.core import IN, INOUT, OUT, SCALAR, Block, Module, Op, Value
 from astdsl.ir.dtypes import DType, boolean, f16, f32, i8, i32, i64
@@ -483,3 +484,19 @@ def inner_items(extent: int) -> st.SearchStrategy[Any]:
         lambda a: st.builds(slice, st.just(a), st.integers(a + 1, extent), st.integers(1, 2))
     )
     return st.just(slice(None)) | part | low
+
+
+# Tensor maps of the emulator: an array, a box of it and the box's corner, often outside.
+
+
+@st.composite
+def tensor_boxes(draw: st.DrawFn) -> tuple[TensorMap, np.ndarray[Any, Any], tuple[int, ...]]:
+    """Draw a map of a 16-bit array, the array, and a corner with the fastest dimension first."""
+    rank = draw(st.integers(1, 4))
+    outer = [draw(st.integers(1, 5)) for _ in range(rank - 1)]
+    shape = (*outer, 8 * draw(st.integers(1, 4)))
+    box = (*(draw(st.integers(1, 4)) for _ in outer), 8 * draw(st.integers(1, 3)))
+    steps = (*(draw(st.integers(1, 3)) for _ in outer), 1)
+    array = np.arange(1, math.prod(shape) + 1, dtype=np.uint16).reshape(shape)
+    corner = tuple(draw(st.integers(-6, n + 2)) for n in reversed(shape))
+    return TensorMap.of(array, box, element_strides=steps), array, corner

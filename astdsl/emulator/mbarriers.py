@@ -94,6 +94,17 @@ class Mbarriers:
         where = self._find(blocks, offsets)
         self._live[where] = False
 
+    def drop(self, blocks: Index, offsets: Index, counts: Index) -> None:
+        """Expect so many arrivals fewer from the next phase on; the arrivals follow."""
+        where = self._find(blocks, offsets)
+        np.subtract.at(self._expected, where, counts)
+        left = self._expected[where]
+        _fault_where(
+            left < 0,
+            lambda i: f"mbarrier at shared {offsets[i]:#x}: more participants drop than there are",
+            "E244",
+        )
+
     def arrive(self, blocks: Index, offsets: Index, counts: Index) -> NDArray[np.uint64]:
         """Count arrivals; return the state token of each: the phase before it."""
         where = self._find(blocks, offsets)

@@ -89,6 +89,16 @@ def test_a_generic_address_names_a_barrier_too():
     assert launch(body + "st.global.u32 [%d0], 3;")[9] == 3
 
 
+def test_a_thread_that_drops_out_is_not_waited_for_again():
+    body = """
+  setp.lt.u32 %p2, %r0, 32;
+  @%p2 mbarrier.arrive_drop.shared::cta.b64 _, [%r1];
+  @%p2 bra DONE;
+  mbarrier.arrive.shared::cta.b64 _, [%r1];
+""" + wait("%r1", 0) + "mbarrier.arrive.shared::cta.b64 _, [%r1];" + wait("%r1", 1, "b")  # fmt: skip
+    assert launch(body + "DONE: st.global.u32 [%d0], 3;")[63] == 3
+
+
 def test_a_deadlock_names_phase_arrivals_and_lines():
     text = fault("E210", "@!%p0 mbarrier.arrive.shared::cta.b64 _, [%r1];" + wait("%r1", 0))
     assert "phase 0" in text
@@ -128,7 +138,8 @@ def test_an_ordinary_access_of_a_live_barrier_is_a_fault(access):
 
 def test_memory_of_an_ended_barrier_is_ordinary():
     body = "@%p0 mbarrier.inval.shared::cta.b64 [%r1]; bar.sync 0;"
-    body += "st.shared.u32 [%r1], 9; bar.sync 0; ld.shared.u32 %r3, [%r1]; st.global.u32 [%d0], %r3;"
+    body += "st.shared.u32 [%r1], 9; bar.sync 0; ld.shared.u32 %r3, [%r1];"
+    body += "st.global.u32 [%d0], %r3;"
     assert launch(body)[0] == 9
 
 

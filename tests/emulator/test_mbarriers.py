@@ -2,6 +2,8 @@
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from astdsl.emulator.mbarriers import LIMIT, BarrierMisuse, Mbarriers
 
@@ -140,3 +142,32 @@ def test_ordinary_accesses_that_touch_a_barrier_are_found():
     assert barriers.overlaps(blocks, a(60, 56, 71, 64), 8).tolist() == [True, False, True, True]
     barriers.invalidate(a(1), a(64))
     assert not barriers.overlaps(a(1), a(64), 8)[0]
+
+
+STEPS = st.lists(
+    st.tuples(st.sampled_from(["arrive", "expect", "complete"]), st.integers(1, 3)), max_size=40
+)
+
+
+@given(st.integers(1, 4), STEPS)
+def test_any_sequence_of_operations_keeps_to_the_phases(count, steps):
+    """A direct model of PTX ISA 9.7.13.15, in which somebody waits after every step."""
+    barriers, pending, transaction, phase = made(count), count, 0, 0
+    for step, number in steps:
+        if step == "arrive":
+            number = min(number, pending)
+            if number == 0:
+                continue
+            barriers.arrive(a(0), a(64), a(number))
+            pending -= number
+        elif step == "expect":
+            barriers.expect_bytes(a(0), a(64), a(16 * number))
+            transaction += 16 * number
+        else:
+            barriers.complete_bytes(a(0), a(64), a(16 * number))
+            transaction -= 16 * number
+        if pending == 0 and transaction == 0:
+            phase, pending = phase + 1, count
+        assert barriers.state(0, 64) == (64, phase, pending, count, transaction)
+        assert complete(barriers, (phase + 1) & 1)
+        assert not complete(barriers, phase & 1)

@@ -98,24 +98,26 @@ def _tokens(ops: Operands) -> Callable[[Machine, Lanes, Array], None]:
     return ops.destination(ops.args[0], "b64")
 
 
-@executes("mbarrier.arrive")
+@executes("mbarrier.arrive", "mbarrier.arrive_drop")
 def prepare_arrive(ops: Operands) -> Execute:
-    """`mbarrier.arrive{.expect_tx}{.sem.scope}.b64 {state,} [addr]{, count or bytes}`."""
-    ops.allow("arrive", "expect_tx", *_ORDERS)
+    """`mbarrier.arrive{_drop}{.expect_tx}{.sem.scope}.b64 {state,} [addr]{, count or bytes}`."""
+    ops.allow("arrive", "arrive_drop", "expect_tx", *_ORDERS)
     at = _address_at(ops)
     place, write = barrier_place(ops, ops.args[at]), _tokens(ops)
     number = ops.source(ops.args[at + 1], "s32") if len(ops.args) > at + 1 else None
-    expects = ops.has("expect_tx")
+    expects, drops = ops.has("expect_tx"), ops.has("arrive_drop")
 
     def execute(m: Machine, lanes: Lanes) -> None:
         rows, offsets = place(m, lanes)
         numbers = _numbers(number, m, lanes)
 
         def act(b: Mbarriers) -> Array:
-            if not expects:
-                return b.arrive(rows, offsets, numbers)
-            b.expect_bytes(rows, offsets, numbers)
-            return b.arrive(rows, offsets, np.ones(lanes.n, np.int64))
+            counts = np.ones(lanes.n, np.int64) if expects else numbers
+            if expects:
+                b.expect_bytes(rows, offsets, numbers)
+            if drops:
+                b.drop(rows, offsets, counts)
+            return b.arrive(rows, offsets, counts)
 
         tokens = use(m, lanes, act)
         if m.guard is not None:

@@ -1,14 +1,17 @@
 """Tests of the units of a box, against element-by-element loops."""
 
 import itertools
+from dataclasses import replace
 
 import numpy as np
 import pytest
+from hypothesis import given
 
 from astdsl.emulator.formats.boxes import box_units, fill_pattern, require_plain, shared_units
 from astdsl.emulator.formats.errors import FormatError
 from astdsl.emulator.formats.swizzle import Swizzle, swizzle
 from astdsl.emulator.formats.tensormap import OutOfBounds, TensorDataType, TensorMap
+from tests.strategies import tensor_boxes
 
 U16 = TensorDataType.U16
 
@@ -43,6 +46,15 @@ def test_a_box_holds_the_elements_of_the_formula(corner, steps):
     array = np.arange(1, 3 * 6 * 48 + 1, dtype=np.uint16).reshape(3, 6, 48)
     m = TensorMap(U16, 0, (48, 6, 3), (96, 576), (16, 4, 2), steps)
     assert np.array_equal(gathered(m, array.reshape(-1), corner), expected(m, array, corner))
+
+
+@given(tensor_boxes())
+def test_any_box_holds_the_elements_of_the_formula(drawn):
+    m, array, corner = drawn
+    placed = replace(m, address=0)
+    assert np.array_equal(
+        gathered(placed, array.reshape(-1), corner), expected(m, array, corner)
+    )
 
 
 def test_units_are_16_bytes_when_no_edge_cuts_one():
