@@ -95,7 +95,8 @@ def test_a_thread_that_drops_out_is_not_waited_for_again():
   @%p2 mbarrier.arrive_drop.shared::cta.b64 _, [%r1];
   @%p2 bra DONE;
   mbarrier.arrive.shared::cta.b64 _, [%r1];
-""" + wait("%r1", 0) + "mbarrier.arrive.shared::cta.b64 _, [%r1];" + wait("%r1", 1, "b")  # fmt: skip
+"""
+    body += wait("%r1", 0) + "mbarrier.arrive.shared::cta.b64 _, [%r1];" + wait("%r1", 1, "b")
     assert launch(body + "DONE: st.global.u32 [%d0], 3;")[63] == 3
 
 

@@ -155,11 +155,11 @@ def test_any_sequence_of_operations_keeps_to_the_phases(count, steps):
     barriers, pending, transaction, phase = made(count), count, 0, 0
     for step, number in steps:
         if step == "arrive":
-            number = min(number, pending)
-            if number == 0:
+            arriving = min(number, pending)
+            if arriving == 0:
                 continue
-            barriers.arrive(a(0), a(64), a(number))
-            pending -= number
+            barriers.arrive(a(0), a(64), a(arriving))
+            pending -= arriving
         elif step == "expect":
             barriers.expect_bytes(a(0), a(64), a(16 * number))
             transaction += 16 * number
