@@ -6,6 +6,7 @@ Invariant: an access is either `vector` elements wide for every register of the 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 
 from astdsl.ir import ops
 from astdsl.lowering.layout.registers import WIDEST_ACCESS_BYTES, Layout
@@ -156,7 +157,7 @@ class SharedWindow:
         kept = [a for a in range(len(op.kept)) if op.kept[a]]
         self.tile_axis = {axis - self.slot_axes: k for k, axis in enumerate(kept)}
 
-    @property
+    @cached_property
     def vector(self) -> int:
         """Elements of one access."""
         contiguous = self.buffer.order[0]
@@ -182,10 +183,16 @@ class SharedWindow:
             return start
         coordinate = self.emitter.coordinate(self.layout, tile_axis, register)
         if self.layout.padded[tile_axis] > self.layout.shape[tile_axis]:
-            last = i32(self.layout.shape[tile_axis] - 1)
-            coordinate = self.builder.intrinsic("llvm.umin", coordinate, last)
+            last = self._last_place(axis, self.layout.offsets[register][tile_axis])
+            coordinate = self.builder.intrinsic("llvm.umin", coordinate, i32(last))
         step = self.op.steps[axis + self.slot_axes]
         return self.builder.add(start, self.builder.mul(coordinate, i32(step)))
+
+    def _last_place(self, axis: int, offset: int) -> int:
+        """Return where registers beyond the tile reach: as aligned as those inside."""
+        extent = self.layout.shape[self.tile_axis[axis]]
+        width = self.vector if axis == self.buffer.order[0] else 1
+        return min((extent - 1) // width * width + offset % width, extent - 1)
 
 
 def slot_pointer(emitter: Emitter, ref: object, slots: Sequence[LV]) -> LV:

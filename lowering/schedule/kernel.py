@@ -6,9 +6,11 @@ has changed.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from astdsl.ir import ops
-from astdsl.ir.core import Block, Module, Op, walk
-from astdsl.ir.rewrite import replace_body, replace_fields
+from astdsl.ir.core import Module, Op, walk
+from astdsl.ir.rewrite import replace_body, replace_fields, with_ops
 from astdsl.lowering.schedule import products, rings, stores
 from astdsl.lowering.schedule.block import BlockScheduler
 from astdsl.lowering.schedule.build import Maker
@@ -19,7 +21,9 @@ from astdsl.lowering.schedule.outputs import check_outputs
 from astdsl.lowering.schedule.protocol import check_protocol
 from astdsl.lowering.schedule.resets import drop_first_step_guards
 from astdsl.lowering.schedule.roles import choose_warpgroups
+from astdsl.lowering.schedule.streams import stream_large_tiles, stream_whole_kernel
 from astdsl.lowering.target import Target
+from astdsl.passes import eliminate_dead_code
 
 # Importing a family registers its rules.
 FAMILIES = (products, rings, stores)
@@ -28,12 +32,15 @@ FAMILIES = (products, rings, stores)
 def schedule(module: Module, target: Target) -> Module:
     """Return the module with its pipelines turned into launches, phases, copies and waits."""
     check_outputs(module)
-    formed = form_launch(module)
-    made = [
-        _schedule_launch(op, formed, target) if isinstance(op, ops.Launch) else op
-        for op in formed.body.ops
-    ]
-    return replace_body(module, Block(args=formed.body.args, ops=tuple(made)))
+    formed = form_launch(stream_whole_kernel(module))
+    # Streaming leaves the large loads behind without users.
+    streamed = eliminate_dead_code(_each_launch(formed, stream_large_tiles))
+    return _each_launch(streamed, lambda launch: _schedule_launch(launch, streamed, target))
+
+
+def _each_launch(module: Module, change: Callable[[ops.Launch], ops.Launch]) -> Module:
+    made = [change(op) if isinstance(op, ops.Launch) else op for op in module.body.ops]
+    return replace_body(module, with_ops(module.body, made))
 
 
 def _schedule_launch(launch: ops.Launch, module: Module, target: Target) -> ops.Launch:

@@ -99,7 +99,8 @@ def _copy(body: Iterable[Op], maker: Maker, mapping: dict[Value, Value]) -> dict
 def _spread(module: Module, pipeline: ops.Pipeline, before: Sequence[Op]) -> ops.Launch:
     forms = Forms(module.body)
     spread = spread_axes(pipeline, forms)
-    if not any(spread) and not _has_one_step(pipeline, forms):
+    wanted = any(a != ops.SEQUENTIAL for a in pipeline.axes)
+    if wanted and not any(spread) and not _has_one_step(pipeline, forms):
         _warn(pipeline)
     axes = [a for a, s in enumerate(spread) if s]
     grid = Maker(pipeline.span)
@@ -207,7 +208,8 @@ def _warn(pipeline: ops.Pipeline) -> None:
     # At the kernel's own line: no frame of the compiler's means anything to the reader.
     warnings.warn_explicit(
         f"{pipeline.span}: no axis of this pipeline is proved independent, so one block runs all "
-        "of its steps in order; `parallel` states that steps are independent",
+        "of its steps in order; `parallel` states that steps are independent, "
+        '`axes="sequential"` that their order is meant',
         SerialPipeline,
         pipeline.span.file,
         pipeline.span.line,
