@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from inspect import CO_OPTIMIZED
 from types import CodeType, FrameType
 
 from astdsl.lang.names import BlockNames
@@ -24,11 +25,15 @@ class Codes:
     _parts: dict[int, bool] = field(default_factory=dict)
     _blocks: dict[int, BlockNames] = field(default_factory=dict)
     _positions: dict[int, list[tuple[int | None, ...]]] = field(default_factory=dict)
+    _plain: set[int] = field(default_factory=set)
     _kept: list[CodeType] = field(default_factory=list)
 
     def add(self, code: CodeType, blocks: dict[str, BlockNames]) -> None:
         """Add the code of a rewritten function with all that is nested in it."""
         if id(code) in self._parts:
+            return
+        if not code.co_flags & CO_OPTIMIZED:  # the body of a class
+            self._below_classes(code)
             return
         self._kept.append(code)
         names = blocks.get(code.co_name)
@@ -38,6 +43,18 @@ class Codes:
         for constant in code.co_consts:
             if isinstance(constant, CodeType):
                 self.add(constant, blocks)
+
+    def _below_classes(self, code: CodeType) -> None:
+        """Note the functions of a class body: they are not rewritten until they are called."""
+        for constant in code.co_consts:
+            if isinstance(constant, CodeType):
+                self._kept.append(constant)
+                self._plain.add(id(constant))
+                self._below_classes(constant)
+
+    def is_ours_unchanged(self, code: CodeType) -> bool:
+        """Whether a code object was compiled by us, from the user's text as it stands."""
+        return id(code) in self._plain
 
     def __contains__(self, code: CodeType) -> bool:
         return id(code) in self._parts

@@ -74,7 +74,7 @@ class Session:
 
     def _source(self, function: FunctionType) -> FunctionSource:
         try:
-            return find_function(function)
+            return find_function(function, self.codes.is_ours_unchanged(function.__code__))
         except SourceUnavailable as error:
             here = self.trace.locate()
             if here is not NOWHERE:

@@ -35,8 +35,8 @@ class FunctionSource:
     class_name: str
 
 
-def find_function(function: FunctionType) -> FunctionSource:
-    """Return the node that a function was compiled from.
+def find_function(function: FunctionType, is_ours: bool = False) -> FunctionSource:
+    """Return the node that a function was compiled from, by Python or, if `is_ours`, by us.
 
     Errors: SourceUnavailable where Python does not keep the text, or the file is not what it was
     when the function was made.
@@ -46,7 +46,7 @@ def find_function(function: FunctionType) -> FunctionSource:
     if not lines:
         message = f"Python does not keep the source text of `{function.__name__}`"
         raise SourceUnavailable(message, (_first_line(code), ""), help=KEEP_TEXT)
-    found = _find(code.co_filename, "".join(lines), code, _can_change(function))
+    found = _find(code.co_filename, "".join(lines), code, not is_ours and _can_change(function))
     if found is None:
         message = f"the file of `{function.__name__}` has changed since Python read it"
         help = "import the module again, or start Python again"

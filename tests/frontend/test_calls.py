@@ -114,7 +114,20 @@ def closures(n: Any, o: Any) -> Any:
     o[1] = add(3, y=1)
 
 
-@pytest.mark.parametrize("kernel", [helpers, containers, objects, closures])
+def local_classes(n: Any, o: Any) -> None:
+    class Local:
+        def __init__(self, x: Any) -> None:
+            self.x = x if x > 2 else 0
+
+        def plus(self, y: Any) -> Any:
+            if y > n:
+                return self.x
+            return self.x + y * n
+
+    o[0] = Local(n).plus(3)
+
+
+@pytest.mark.parametrize("kernel", [helpers, containers, objects, closures, local_classes])
 @pytest.mark.parametrize("n", [0, 1, 3, 4, 7])
 def test_a_call_does_what_python_does(kernel: Any, n: int) -> None:
     agrees(kernel, n)

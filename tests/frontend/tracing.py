@@ -14,6 +14,7 @@ from astdsl.ir.core import Op, walk
 from astdsl.ir.dtypes import DType, f32, i32
 from astdsl.ir.evaluate import evaluate
 from astdsl.ir.types import GMEM, RefType, scalar
+from astdsl.ir.verify import verify
 from astdsl.source import Span, source_line
 
 OUTPUTS = 8
@@ -39,7 +40,9 @@ def trace(function: Any, _roles: str = "", /, **parameters: Any) -> Traced:
             arguments.append(TracedArgument(name, "scalar", scalar(given)))
         else:
             constants[name] = given
-    return trace_kernel(function, arguments, constants, function.__name__)
+    traced = trace_kernel(function, arguments, constants, function.__name__)
+    verify(traced.module)
+    return traced
 
 
 def on_numbers(function: Any, *numbers: int, **constants: Any) -> np.ndarray[Any, Any]:
