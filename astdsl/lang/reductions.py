@@ -8,6 +8,7 @@ inside one reduction is unspecified, and fixed for one compiled kernel.
 
 from __future__ import annotations
 
+from builtins import any as any_of
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import reduce
@@ -27,7 +28,16 @@ from astdsl.ir.dtypes import (
     smallest_value,
 )
 from astdsl.lang.arith import maximum, minimum
-from astdsl.lang.elementwise import as_tile, cast, expand, require_kind, rounded, settle, sources
+from astdsl.lang.elementwise import (
+    as_tile,
+    cast,
+    constant,
+    expand,
+    require_kind,
+    rounded,
+    settle,
+    sources,
+)
 from astdsl.lang.masks import clamped, inside_mask, masked
 from astdsl.lang.ragged import LOST, ZERO, Edges, HalfSpace
 from astdsl.lang.shapes import normalized_axes, reshape
@@ -61,12 +71,24 @@ def _reduce(row: _Row, tile: Tile, axes: tuple[int, ...], keepdims: bool) -> Til
     spaces = tile.edges.along(axes)
     if row.zeros_are_neutral:
         spaces = [h for h in spaces if tile.edges.outside[h] != ZERO]
-    value = masked(tile, spaces, _identity(row.kind, tile.value.tile.dtype))
-    reduced = emit(ops.Reduce, x=value, axes=axes, kind=row.kind).result
+    identity = _identity(row.kind, tile.value.tile.dtype)
+    if _is_empty(tile, axes):
+        reduced = constant(identity, _kept_shape(tile, axes), tile.value.tile.dtype)
+    else:
+        value = masked(tile, spaces, identity)
+        reduced = emit(ops.Reduce, x=value, axes=axes, kind=row.kind).result
     edges = _remaining(tile, axes)
     if not row.zeros_are_neutral:
         edges = Edges(dict.fromkeys(edges, LOST))
     return _with_axes(Tile(reduced, dims=tile.dims, edges=edges), tile, axes, keepdims)
+
+
+def _is_empty(tile: Tile, axes: tuple[int, ...]) -> bool:
+    return any_of(tile.shape[a] == 0 for a in axes)
+
+
+def _kept_shape(tile: Tile, axes: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(n for a, n in enumerate(tile.shape) if a not in axes)
 
 
 def _remaining(tile: Tile, axes: tuple[int, ...]) -> Edges:
@@ -240,6 +262,8 @@ def _arg_reduce(kind: str, x: object, axis: object, keepdims: bool) -> Tile:
     require_kind(what, (FLOAT, "int", "uint", BOOL), tile)
     if not axes:
         return reshape(_arg_reduce(kind, reshape(tile, 1), 0, keepdims=False), ())
+    if _is_empty(tile, axes):
+        return _with_axes(Tile(constant(0, _kept_shape(tile, axes), i32)), tile, axes, keepdims)
     spaces = tile.edges.along(axes)
     valid: tuple[Value, ...] = (inside_mask(tile.shape, spaces),) if spaces else ()
     value, along = tile.value, axes[0]

@@ -112,7 +112,7 @@ def require_trace(what: str) -> Trace:
 
 def emit(kind: type[AnyOp], /, **fields: object) -> AnyOp:
     """Append an operation to the current trace, and return it."""
-    return require_trace(f"`{kind.__name__}`").emit(kind, **fields)
+    return require_trace("a function of kernels").emit(kind, **fields)
 
 
 def fault(

@@ -192,6 +192,17 @@ def test_min_and_max_of_several_operands_are_elementwise() -> None:
     assert np.array_equal(computed(lambda a, b: astdsl.min([a, b]), x, y), np.minimum(x, y))
 
 
+EMPTY = {"sum": 0, "prod": 1, "max": -np.inf, "min": np.inf, "any": False, "all": True}
+
+
+@pytest.mark.parametrize("name", [*EMPTY, "argmax"])
+def test_a_reduction_of_no_elements_is_its_neutral_element(name: str) -> None:
+    found = computed(lambda t: getattr(t[:, :, 0:0], name)(axis=2), DATA)
+    assert np.array_equal(found, np.full((2, 3), EMPTY.get(name, 0)))
+    kept = computed(lambda t: getattr(t[:, 0:0], name)(axis=1, keepdims=True), DATA)
+    assert kept.shape == (2, 1, 4)
+
+
 @pytest.mark.parametrize("axis", [3, -4, (0, 0), "x"])
 def test_axes_that_are_not_there_are_refused(axis: Any) -> None:
     with pytest.raises(KernelError):
