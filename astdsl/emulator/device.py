@@ -18,6 +18,7 @@ from astdsl.emulator.faults import DeviceFault
 from astdsl.emulator.global_memory import GlobalMemory
 from astdsl.emulator.machine import Launch, Machine
 from astdsl.emulator.memory import Memory
+from astdsl.emulator.orders import Order
 from astdsl.emulator.program import Program, prepare
 from astdsl.emulator.registers import RegisterFile
 from astdsl.emulator.row_memory import RowMemory
@@ -27,6 +28,9 @@ from astdsl.emulator.text import parse
 
 BATCH_LANES = 1 << 14
 BATCH_BYTES = 1 << 28
+# Blocks that wait for each other through global memory must run at the same time: as many as a
+# large GPU has multiprocessors (148) always do.
+RESIDENT_BLOCKS = 148
 MAX_THREADS = 1024
 MAX_CACHED = 64
 # Rows of local memory: as strict as the widest access.
@@ -66,6 +70,7 @@ def run(
     cluster: Sequence[int] = (1, 1, 1),
     shared_bytes: int = 0,
     completion: Completion = "late",
+    order: Order = "min-pc",
     uninitialised: Sequence[Array] = (),
     check: bool = True,
 ) -> None:
@@ -74,8 +79,10 @@ def run(
     `args` are arrays (the kernel gets a pointer and changes them in place), numbers (converted to
     the parameter's type), `VirtualBuffer` or `TensorMap` objects, or integers for raw pointers.
     `shared_bytes` is the dynamic shared memory of a block. Asynchronous work completes as "late" or
-    as "early" as is legal, or at moments drawn from an integer seed. The contents of the arrays in
-    `uninitialised` count as unwritten. Raises `DeviceFault`.
+    as "early" as is legal, or at moments drawn from an integer seed; `order` says which threads go
+    first: those that are behind ("min-pc"), ahead ("max-pc"), each in turn ("round-robin"), or at
+    random from an integer seed. The contents of the arrays in `uninitialised` count as unwritten.
+    Without `check` hazards between threads are not looked for. Raises `DeviceFault`.
     """
     program = _PROGRAMS.get(ptx, kernel)
     memory = GlobalMemory()
@@ -84,11 +91,13 @@ def run(
     parameters, variables = bind(program, args, memory, uninitialised)
     n_blocks = grid3[0] * grid3[1] * grid3[2]
     batch = _batch_blocks(program, block3, cluster3, shared_bytes)
-    order = _block_order(grid3, cluster3)
+    blocks = _block_order(grid3, cluster3)
     reused: _Storage | None = None
     for start in range(0, n_blocks, batch):
-        index = tuple(axis[start : start + batch] for axis in order)
-        launch = Launch(grid3, block3, cluster3, (index[0], index[1], index[2]), completion, check)
+        index = tuple(axis[start : start + batch] for axis in blocks)
+        launch = Launch(
+            grid3, block3, cluster3, (index[0], index[1], index[2]), completion, check, order
+        )
         if reused is None or reused.n_blocks != len(index[0]):
             reused = _Storage(program, launch, shared_bytes)
         reused.machine(launch, memory, parameters, variables).run()
@@ -157,6 +166,8 @@ def _batch_blocks(program: Program, block: Triple, cluster: Triple, shared_bytes
     block_bytes = threads * (register_bytes + 2 * layout.local_bytes)
     block_bytes += 2 * (layout.dynamic_start + shared_bytes)
     blocks = min(BATCH_LANES // threads, BATCH_BYTES // max(block_bytes, 1))
+    if program.meets_other_blocks:
+        blocks = max(blocks, RESIDENT_BLOCKS)
     size = cluster[0] * cluster[1] * cluster[2]
     return max(blocks // size, 1) * size
 

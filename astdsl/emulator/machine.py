@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from astdsl.emulator import lanes as lane_sets
 from astdsl.emulator.asynchronous import Asynchronous, Completion
 from astdsl.emulator.barriers import BlockBarriers
 from astdsl.emulator.faults import DeviceFault
 from astdsl.emulator.guard import SharedGuard
 from astdsl.emulator.in_flight import RegistersInFlight
 from astdsl.emulator.lanes import Lanes
+from astdsl.emulator.orders import Order, chooser
 from astdsl.emulator.registers import RegisterFile
 from astdsl.emulator.scalars import Array, BoolArray
 
@@ -70,6 +70,7 @@ class Launch:
     index: tuple[Array, Array, Array]
     completion: Completion
     check: bool = True
+    order: Order = "min-pc"
 
     @property
     def n_threads(self) -> int:
@@ -82,8 +83,6 @@ class Launch:
         return self.cluster[0] * self.cluster[1] * self.cluster[2]
 
 
-# Scheduling rounds after which a group goes first, whatever its place in the program.
-PATIENCE = 256
 MAX_POLLS = 100_000
 
 
@@ -123,6 +122,7 @@ class Machine:
         self.polling = False
         self.polls = 0
         self.group = Group(program.entry, Lanes.span(0, self.n_lanes))
+        self._choose = chooser(launch.order)
         self._ready: list[Group] = [self.group]
         self._blocked: list[Group] = []
         self._states: dict[object, Any] = {}
@@ -227,8 +227,7 @@ class Machine:
             if len(left):
                 raise self.fault(
                     "E256",
-                    f"the block ends while the {operation.what} ({operation.place}) "
-                    "is in flight",
+                    f"the block ends while the {operation.what} ({operation.place}) is in flight",
                     int(lanes.index[np.argmax(self.block_of[lanes.sel] == left[0])]),
                     help="wait for it before the end",
                 )
@@ -267,11 +266,7 @@ class Machine:
         eager = [group for group in ready if not group.polling]
         if not eager:
             return self._next_of_polling()
-        best = min(eager, key=_precedence)
-        for group in eager:
-            group.waited += 1
-            if group.waited > PATIENCE:
-                best = group
+        best = eager[self._choose(eager)]
         ready.remove(best)
         return best
 
@@ -372,11 +367,3 @@ def condition_text(m: Machine, group: Group) -> str:
     if group.condition is None:
         return "waits for nothing"
     return group.condition.describe(m, group.lanes)
-
-
-def _precedence(group: Group) -> tuple[int, int]:
-    """Order groups so that those that are behind, or inside a call, go first and meet others."""
-    return (-len(group.stack), group.pc)
-
-
-EMPTY = lane_sets.NONE

@@ -43,6 +43,7 @@ class Program:
     labelled: list[bool] = field(default_factory=list)
     entry: int = 0
     is_asynchronous: bool = False
+    meets_other_blocks: bool = False
 
     def active(self, m: Machine, pc: int, lanes: Lanes) -> Lanes:
         """Return the lanes for which the instruction's guard predicate holds."""
@@ -114,7 +115,17 @@ def _append(program: Program, ops: Operands) -> None:
     program.touched.append(frozenset((*ops.reads, *ops.writes, *ops.sensitive)))
     guard = None if predicate is None else _active(predicate, instruction.negated)
     program.guards.append(guard)
+    program.meets_other_blocks |= _meets_other_blocks(ops)
     program.is_asynchronous |= instruction.opcode.startswith(_ASYNCHRONOUS)
+
+
+def _meets_other_blocks(ops: Operands) -> bool:
+    """Say whether an instruction may wait for, or signal to, other blocks in global memory."""
+    base = ops.instruction.opcode.partition(".")[0]
+    if any(word.startswith(("shared", "local", "param")) for word in ops.modifiers):
+        return False
+    flags = any(ops.has(word) for word in ("acquire", "relaxed", "volatile", "mmio"))
+    return base in ("atom", "red") or (base == "ld" and flags)
 
 
 def _unreachable(m: Machine, lanes: Lanes) -> None:

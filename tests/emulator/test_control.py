@@ -265,3 +265,26 @@ def test_the_number_of_arguments_is_checked() -> None:
 def test_a_kernel_that_is_not_there_is_named_with_those_that_are() -> None:
     with pytest.raises(Unsupported, match="its kernels: k"):
         run(module("", []), "other", (1,), (1,), [])
+
+
+def test_blocks_may_wait_for_later_blocks() -> None:
+    out = np.zeros(101, np.uint32)
+    body = """ld.param.u64 %d0, [p0]; mov.u32 %r0, %ctaid.x;
+      atom.global.add.u32 %r1, [%d0+400], 1;
+      WAIT: ld.acquire.gpu.global.b32 %r2, [%d0+400]; setp.lt.u32 %p0, %r2, 100; @%p0 bra WAIT;
+      mad.wide.u32 %d1, %r0, 4, %d0; st.global.b32 [%d1], %r2;"""
+    launch(body, out, threads=1, grid=100)
+    assert out.tolist() == [100] * 101
+
+
+@pytest.mark.parametrize("order", ["min-pc", "max-pc", "round-robin", 1, 2])
+def test_results_do_not_depend_on_which_thread_goes_first(order: Any) -> None:
+    body = """mov.b32 %r9, 0; mov.b32 %r1, 0;
+      LOOP: setp.ge.u32 %p0, %r1, %r0; @%p0 bra DONE;
+      add.u32 %r9, %r9, %r1; add.u32 %r1, %r1, 1; bra LOOP; DONE:
+      shl.b32 %r2, %r0, 2; mov.u32 %r3, sh; add.u32 %r3, %r3, %r2; st.shared.b32 [%r3], %r9;
+      bar.sync 0; xor.b32 %r2, %r2, 252; mov.u32 %r3, sh; add.u32 %r3, %r3, %r2;
+      ld.shared.b32 %r4, [%r3]; shfl.sync.bfly.b32 %r9, %r4, 31, 31, -1;"""
+    got = results(body, declarations=".shared .align 4 .b8 sh[256];", order=order)
+    sums = [t * (t - 1) // 2 for t in range(64)]
+    assert got == [sums[32 * (1 - t // 32) + t % 32] for t in range(64)]
