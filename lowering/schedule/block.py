@@ -22,8 +22,9 @@ from astdsl.ir.core import Block, Op, Value, walk
 from astdsl.ir.rewrite import clone_op, replace_fields
 from astdsl.ir.types import GMEM
 from astdsl.lowering.schedule.build import Maker
+from astdsl.lowering.schedule.independence import Index, index_of
 from astdsl.lowering.target import Target
-from astdsl.lowering.windows import Form, Forms
+from astdsl.lowering.windows import Forms
 
 _Handler: TypeAlias = Callable[["BlockScheduler", Any], None]
 _HANDLERS: dict[type[Op], _Handler] = {}
@@ -56,10 +57,9 @@ class Slot:
 
 @dataclass(frozen=True, slots=True)
 class LoopFrame:
-    """A loop being walked: its index, the index's step, and the values that change in it."""
+    """A loop being walked: its index, and the values that change in it."""
 
-    index: Value
-    step: Form
+    index: Index
     inside: set[Value]
 
 
@@ -182,7 +182,8 @@ def _if(scheduler: BlockScheduler, op: ops.If) -> None:
 @schedules(ops.For)
 def _for(scheduler: BlockScheduler, op: ops.For) -> None:
     low, high, step = scheduler.each((op.low, op.high, op.step))
-    frame = LoopFrame(op.body.args[0], scheduler.forms[op.step], inside(op.body))
+    bounds = (scheduler.forms[v] for v in (op.low, op.high, op.step))
+    frame = LoopFrame(index_of(op.body.args[0], *bounds), inside(op.body))
     initial = scheduler.each(op.initial)
     with scheduler.loop(frame):
         body = scheduler.region(op.body)
@@ -196,7 +197,7 @@ def _while(scheduler: BlockScheduler, op: ops.While) -> None:
     initial = scheduler.each(op.initial)
     # No index tells the steps of a `while` apart: whatever it stores, it may store again.
     nothing = Value(op.condition.ops[-1].operands[0].type)
-    with scheduler.loop(LoopFrame(nothing, Form(0), inside(op.body))):
+    with scheduler.loop(LoopFrame(Index(nothing, None, None), inside(op.body))):
         condition, body = scheduler.region(op.condition), scheduler.region(op.body)
     new = replace_fields(op, initial=initial, condition=condition, body=body)
     scheduler.maker.add_op(new)

@@ -3,19 +3,21 @@
 An axis is independent if nothing is carried over it, no two of its steps write overlapping
 windows, and none reads what another writes. Two windows are disjoint for different steps if along
 some axis of the array their starts move with the step by at least their extent, and with nothing
-else that the pipeline changes.
+else that the pipeline changes but smaller digits; or if a guard (`if j == 0:`) lets both happen
+in the same one step only.
 
 Invariant: "independent" is proved; what is not proved is not independent.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import combinations_with_replacement
 
 from astdsl.errors import ParallelConflict
 from astdsl.ir import ops
-from astdsl.ir.core import Block, Value, walk
+from astdsl.ir.core import Block, Op, Value, walk
 from astdsl.ir.rewrite import count_uses, values_made
 from astdsl.lowering.schedule.first_step import reads_carried
 from astdsl.lowering.windows import Form, Forms
@@ -51,9 +53,14 @@ class _Analysis:
         self.pipeline = pipeline
         self.forms = forms
         self.inside = set(values_made(pipeline.body))
-        self.stores = list(_windows(pipeline.body, ops.Store))
+        self.indices = list(indices_of(pipeline, forms))
+        windows = [w for w in walk(pipeline.body) if isinstance(w, ops.Window)]
+        # What a step allocates is its own.
+        shared = [w for w in windows if w.ref not in self.inside]
+        self.stores = [w for w in shared if isinstance(w, (ops.Store, ops.CopyOut))]
         written = {s.ref for s in self.stores}
-        self.loads = [w for w in _windows(pipeline.body, ops.Load) if w.ref in written]
+        self.loads = [w for w in shared if w not in self.stores and w.ref in written]
+        self.guards = dict(_guards(pipeline.body, ()))
 
     def is_independent(self, axis: int) -> bool:
         if not self._carries_nothing(axis):
@@ -71,16 +78,29 @@ class _Analysis:
 
     def _disjoint(self, axis: int, a: ops.Window, b: ops.Window) -> bool:
         index = self.pipeline.body.args[axis]
-        step = self.forms[self.pipeline.steps[axis]]
-        return move_apart(a, b, index, step, self.inside, self.forms)
+        if index in separated(a, b, self.indices, self.inside, self.forms):
+            return True
+        only = [self._only_step(axis, w) for w in (a, b)]
+        return only[0] is not None and only[0] == only[1]
+
+    def _only_step(self, axis: int, window: ops.Window) -> Form | None:
+        """Return the one value of the index at which a guard lets the access happen."""
+        index = self.pipeline.body.args[axis]
+        for condition in self.guards[window]:
+            maker = self.forms.makers.get(condition)
+            if isinstance(maker, ops.Compare) and maker.predicate == "eq":
+                apart = self.forms[maker.x] - self.forms[maker.y]
+                if apart.coefficient(index) in (1, -1) and not apart.values() & self.inside - {
+                    index
+                }:
+                    return apart if apart.coefficient(index) == 1 else apart.scaled(-1)
+        return None
 
     def proved_conflict(self, axis: int) -> ops.Window | None:
         """Return a store that every step does, to a window that no index of the axis moves."""
         index = self.pipeline.body.args[axis]
         for op in self.pipeline.body.ops:
-            if isinstance(op, ops.Store) and not any(
-                self._depends(start, index) for start in op.starts
-            ):
+            if op in self.stores and not any(self._depends(start, index) for start in op.starts):
                 return op
         return None
 
@@ -91,32 +111,82 @@ class _Analysis:
         )
 
 
-def move_apart(
-    a: ops.Window, b: ops.Window, index: Value, step: Form, inside: set[Value], forms: Forms
-) -> bool:
-    """Whether two windows of one ref are disjoint whenever their steps have other indices.
+def _guards(block: Block, conditions: tuple[Value, ...]) -> Iterator[tuple[Op, tuple[Value, ...]]]:
+    """Yield each operation with the conditions that are true where it runs."""
+    for op in block.ops:
+        yield op, conditions
+        for region in op.regions:
+            is_then = isinstance(op, ops.If) and region is op.then
+            inner = (*conditions, op.condition) if is_then else conditions
+            yield from _guards(region, inner)
 
-    `inside` are the values that change between the steps.
+
+@dataclass(frozen=True, slots=True)
+class Index:
+    """An index of a loop: what a step adds to it, and how many steps there are, where known."""
+
+    value: Value
+    step: int | None
+    count: int | None
+
+
+def indices_of(pipeline: ops.Pipeline, forms: Forms) -> Iterator[Index]:
+    """Describe the indices of a pipeline."""
+    bounds = zip(pipeline.body.args, pipeline.lows, pipeline.highs, pipeline.steps, strict=False)
+    for value, low, high, step in bounds:
+        yield index_of(value, forms[low], forms[high], forms[step])
+
+
+def index_of(value: Value, low: Form, high: Form, step: Form) -> Index:
+    """Describe a loop's index by the forms of its bounds."""
+    length = high - low
+    size = step.constant if step.is_constant else None
+    known = length.is_constant and size
+    return Index(value, size, -(-length.constant // size) if known and size else None)
+
+
+def separated(
+    a: ops.Window, b: ops.Window, indices: Sequence[Index], inside: set[Value], forms: Forms
+) -> set[Value]:
+    """Return the indices of which different values put two windows of a ref apart.
+
+    `inside` are the values that change between steps; no other of them may move the windows.
+    Along one axis of the ref several indices separate like the digits of a number: each moves the
+    start by more than all smaller ones together, and by the window's extent.
     """
-    if not step.is_constant:
-        return False
-    return any(
-        _starts_apart(forms[x], forms[y], index, inside) * abs(step.constant) - distance >= reach
-        for x, y, reach in zip(a.starts, b.starts, _reaches(a, b), strict=True)
-        if (distance := _distance(forms[x], forms[y])) is not None
-    )
+    found: set[Value] = set()
+    for x, y, reach in zip(a.starts, b.starts, _reaches(a, b), strict=True):
+        found |= _separated_along(forms[x], forms[y], reach, indices, inside)
+    return found
 
 
-def _starts_apart(x: Form, y: Form, index: Value, inside: set[Value]) -> int:
-    """Return by how much both starts move with the index, 0 if with anything else too."""
-    factor = x.coefficient(index)
-    others = (x.values() | y.values()) & inside - {index}
-    return 0 if not factor or others or y.coefficient(index) != factor else abs(factor)
-
-
-def _distance(x: Form, y: Form) -> int | None:
+def _separated_along(
+    x: Form, y: Form, reach: int, indices: Sequence[Index], inside: set[Value]
+) -> set[Value]:
     apart = x - y
-    return abs(apart.constant) if apart.is_constant else None
+    moving = [i for i in indices if i.value in x.values() | y.values()]
+    others = (x.values() | y.values()) & inside - {i.value for i in moving}
+    if others or not apart.is_constant:
+        return set()
+    digits = sorted(((_moves(x, i), i) for i in moving if _moves(x, i)), key=lambda d: d[0])
+    if len(digits) != len(moving):
+        return set()
+    needed = reach + abs(apart.constant)
+    for distance, index in digits:
+        if distance < needed:
+            return set()
+        if index.count is None:
+            # Only the largest digit may have any number of values.
+            needed = 1 << 62
+        else:
+            needed += distance * (index.count - 1)
+    return {index.value for _, index in digits}
+
+
+def _moves(form: Form, index: Index) -> int:
+    """Return how far one step of an index moves a start, 0 if that is not known."""
+    factor = form.coefficient(index.value)
+    return abs(factor * index.step) if factor and index.step else 0
 
 
 def _reaches(a: ops.Window, b: ops.Window) -> Iterable[int]:
@@ -127,10 +197,6 @@ def _reaches(a: ops.Window, b: ops.Window) -> Iterable[int]:
 def extents(window: ops.Window) -> list[int]:
     """Return how far a window reaches along each axis of the ref."""
     return [(n - 1) * abs(s) + 1 for n, s in zip(window.sizes, window.steps, strict=True)]
-
-
-def _windows(block: Block, kind: type[ops.Window]) -> Iterable[ops.Window]:
-    return (op for op in walk(block) if isinstance(op, kind))
 
 
 def is_used(values: Iterable[Value], block: Block) -> bool:

@@ -25,6 +25,7 @@ from astdsl.ir.types import GMEM
 from astdsl.lowering.schedule.accumulation import Accumulation, accumulations, begin, finish
 from astdsl.lowering.schedule.block import BlockScheduler, LoopFrame, Slot, inside, schedules
 from astdsl.lowering.schedule.build import Maker, loop, recompute
+from astdsl.lowering.schedule.independence import indices_of
 from astdsl.lowering.schedule.odometer import Odometer
 from astdsl.lowering.tensor_maps import why_not
 
@@ -250,11 +251,8 @@ class _Expansion:
 
     def _frames(self) -> list[LoopFrame]:
         """Describe the loop: one frame an axis."""
-        forms, args = self.scheduler.forms, self.op.body.args
-        return [
-            LoopFrame(index, forms[step], self.inside)
-            for index, step in zip(args[: self.rank], self.op.steps, strict=True)
-        ]
+        indices = indices_of(self.op, self.scheduler.forms)
+        return [LoopFrame(index, self.inside) for index in indices]
 
     def _bind(self, body: Maker, indices: Sequence[Value], user: Sequence[Value]) -> None:
         args = self.op.body.args

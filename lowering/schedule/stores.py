@@ -14,7 +14,7 @@ from __future__ import annotations
 from astdsl.ir import ops
 from astdsl.ir.types import GMEM
 from astdsl.lowering.schedule.block import BlockScheduler, schedules
-from astdsl.lowering.schedule.independence import move_apart
+from astdsl.lowering.schedule.independence import separated
 from astdsl.lowering.tensor_maps import why_not
 
 SLOTS_IN_A_LOOP = 2
@@ -51,10 +51,12 @@ def writes_once(scheduler: BlockScheduler, op: ops.Store) -> bool:
         for other in scheduler.users[op.ref]
         if isinstance(other, ops.Store) and other is not op
     ]
-    return not others and all(
-        move_apart(op, op, frame.index, frame.step, frame.inside, scheduler.forms)
-        for frame in scheduler.loops
-    )
+    if others or not scheduler.loops:
+        return not others
+    indices = [frame.index for frame in scheduler.loops]
+    changing = set().union(*(frame.inside for frame in scheduler.loops))
+    apart = separated(op, op, indices, changing, scheduler.forms)
+    return apart >= {index.value for index in indices}
 
 
 def _copy_out(scheduler: BlockScheduler, op: ops.Store) -> None:

@@ -1,0 +1,116 @@
+"""Which axes of an outermost pipeline become blocks."""
+
+# mypy: disable-error-code="valid-type,type-arg,name-defined,var-annotated"
+# mypy: disable-error-code="no-untyped-def,no-untyped-call"
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+
+from astdsl import In, InOut, Out, cdiv, f32, kernel, parallel, pipeline, spec, tile, zeros
+from astdsl.errors import ParallelConflict
+from astdsl.lowering.schedule.launches import SerialPipeline
+from tests.witnesses import agree
+
+SHAPE = spec((64, 64), f32)
+
+
+def blocks(lowered: Any) -> str:
+    """Return the launch's grid as text, one line."""
+    grid = lowered.schedule.split("Launch grid {")[1].split("} body")[0]
+    return re.sub(r"\s+", " ", grid)
+
+
+def inner_loops(lowered: Any) -> int:
+    return lowered.schedule.split("} body(%block")[1].count('name="steady"')
+
+
+@kernel
+def digits(x: In[f32, "N"], o: Out[f32, "N"], *, b=16, h=4):
+    (N,) = x.shape
+    with pipeline(cdiv(N, b * h), h) as (i, j):
+        o[tile(i * h + j, b)] = x[tile(i * h + j, b)] * 2
+
+
+def test_two_indices_of_one_axis_are_digits_of_a_number() -> None:
+    x = np.arange(200, dtype=np.float32)
+    np.testing.assert_array_equal(agree(digits, lambda: (x,), targets=("sm_90a",)), x * 2)
+    assert inner_loops(digits.lower(spec((200,), f32))) == 0
+
+
+@kernel
+def first_only(x: In[f32, "M N"], o: Out[f32, "M"], p: Out[f32, "M N"]):
+    M, N = x.shape
+    with pipeline(cdiv(M, 16), cdiv(N, 16)) as (i, j):
+        p[tile(i, 16), tile(j, 16)] = x[tile(i, 16), tile(j, 16)]
+        if j == 0:
+            o[tile(i, 16)] = x[tile(i, 16), 0]
+
+
+def test_a_guard_that_holds_in_one_step_counts() -> None:
+    assert inner_loops(first_only.lower(SHAPE)) == 0
+    x = np.arange(40 * 36, dtype=np.float32).reshape(40, 36)
+    o, p = agree(first_only, lambda: (x,), targets=("sm_90a",))
+    np.testing.assert_array_equal(o, x[:, 0])
+    np.testing.assert_array_equal(p, x)
+
+
+@kernel
+def overwritten(x: In[f32, "M N"], o: Out[f32, "M"]):
+    M, N = x.shape
+    acc = zeros((16,), f32)
+    with pipeline(cdiv(M, 16), N) as (i, j):
+        if j == 0:
+            acc = zeros((16,), f32)
+        acc = acc + x[tile(i, 16), j]
+        o[tile(i, 16)] = acc
+
+
+def test_what_the_first_inner_step_overwrites_is_not_carried_over_the_outer_axis() -> None:
+    lowered = overwritten.lower(SHAPE)
+    assert inner_loops(lowered) == 1
+    x = np.arange(40 * 36, dtype=np.float32).reshape(40, 36)
+    np.testing.assert_array_equal(agree(overwritten, lambda: (x,), targets=("sm_90a",)), x.sum(1))
+
+
+@kernel
+def shifted(o: InOut[f32, "N"], *, b=16):
+    (N,) = o.shape
+    with pipeline(N // b - 1) as i:
+        o[tile(i + 1, b)] = o[tile(i + 1, b)] + o[tile(i, b)]
+
+
+def test_a_step_that_reads_its_neighbour_runs_in_order_and_says_so() -> None:
+    with pytest.warns(SerialPipeline, match="one block"):
+        lowered = shifted.lower(spec((64,), f32))
+        assert "Yield [%c1]" in blocks(lowered)
+
+
+@kernel
+def trusted(x: In[f32, "M N"], o: Out[f32, "M N"]):
+    M, N = x.shape
+    with parallel(M) as i:
+        o[0, tile(i, 16)] = x[i, tile(0, 16)]
+
+
+def test_the_word_of_the_author_is_taken_where_nothing_disproves_it() -> None:
+    assert inner_loops(trusted.lower(SHAPE)) == 0
+
+
+@kernel
+def conflicting(x: In[f32, "M N"], o: Out[f32, "M N"]):
+    M, N = x.shape
+    with parallel(M) as i:
+        o[0, 0:16] = x[i, 0:16]
+
+
+def test_a_proved_conflict_is_refused_with_both_lines() -> None:
+    with pytest.raises(ParallelConflict) as caught:
+        conflicting.lower(SHAPE).ptx
+    assert [span.line for span, _ in caught.value.places] == sorted(
+        (span.line for span, _ in caught.value.places), reverse=True
+    )
