@@ -41,7 +41,7 @@ STAGES = {
     "llvm": Stage("LLVM's text", "llvm", lambda lowered: lowered.llvm),
     "ptx": Stage("the PTX", "ptx", lambda lowered: lowered.ptx),
     "cubin": Stage("what it costs; piped by itself, the file", "", _cubin),
-    "sass": Stage("the machine code", "ptx", lambda lowered: lowered.sass),
+    "sass": Stage("the machine code", "sass", lambda lowered: lowered.sass),
 }
 HELP = "print a kernel at any stage of its compilation"
 

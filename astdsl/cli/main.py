@@ -12,7 +12,6 @@ import sys
 import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from types import TracebackType
 
 import astdsl
@@ -28,6 +27,7 @@ from astdsl.errors import (
     WrongTarget,
     did_you_mean,
 )
+from astdsl.runtime.boundary import LIBRARIES
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,9 @@ LATER = {
 OF_THE_CALL = (
     AliasedOutput, BadArgument, BadCommand, DeviceUnavailable, FailedAssertion, WrongTarget,
 )  # fmt: skip
-OURS = str(Path(astdsl.__file__).resolve().parent)
+
+# This package and its entry: a user's file is never run as `__main__`.
+OURS = {"astdsl", "__main__"}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -115,18 +117,18 @@ def _report_fault(
     kind: type[BaseException], error: BaseException, trace: TracebackType | None
 ) -> None:
     """Report what nobody caught: the user's own exceptions with their frames, ours as ours."""
-    frames = traceback.extract_tb(trace)
-    users = [frame for frame in frames if not _is_ours(frame.filename)]
-    if users and not _is_ours(frames[-1].filename):
-        lines = ["Traceback (most recent call last):\n", *traceback.format_list(users)]
-        sys.stderr.write("".join([*lines, *traceback.format_exception_only(error)]))
+    names = [frame.f_globals.get("__name__", "") for frame, _ in traceback.walk_tb(trace)]
+    modules = [name.partition(".")[0] for name in names]
+    whose = [module for module in modules if module not in LIBRARIES]
+    if not whose or whose[-1] in OURS:
+        sys.stderr.write("This is a fault of astdsl, not of your kernel; please report it:\n")
+        traceback.print_exception(kind, error, trace)
         return
-    sys.stderr.write("This is a fault of astdsl, not of your kernel; please report it:\n")
-    traceback.print_exception(kind, error, trace)
-
-
-def _is_ours(file: str) -> bool:
-    return file.startswith((OURS, "<frozen"))
+    first = modules.index(next(module for module in whose if module not in OURS))
+    frames = zip(traceback.extract_tb(trace)[first:], modules[first:], strict=True)
+    users = [frame for frame, module in frames if module not in OURS]
+    lines = ["Traceback (most recent call last):\n", *traceback.format_list(users)]
+    sys.stderr.write("".join([*lines, *traceback.format_exception_only(error)]))
 
 
 if __name__ == "__main__":

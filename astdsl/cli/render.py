@@ -50,6 +50,11 @@ STYLES: dict[str, tuple[tuple[str, str], ...]] = {
         (r"^\s*\.[\w.]+", "magenta"),
         (r"//[^\n]*", "dim"),
     ),
+    "sass": (
+        (r"(?<=\*/)\s+(?:@!?U?P\w+ )?[A-Z][\w.]+", "bold blue"),
+        (r"\bU?[RP](?:\d+|Z|T)\b", "yellow"),
+        (r"/\*.*?\*/", "dim"),
+    ),
     "report": (
         (r"^A\d+:[^\n]*", "bold"),
         (r"^A\d+", "bold red"),

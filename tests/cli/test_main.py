@@ -81,6 +81,18 @@ def test_an_exception_of_a_helper_of_a_kernel_names_the_kernel(tmp_path: Path) -
     assert done.stderr.endswith("KeyError: 'missing'\nin kernel `f`, file.py:5:1\n")
 
 
+def test_a_fault_of_ours_says_so(tmp_path: Path) -> None:
+    done = run_file(
+        tmp_path,
+        "import astdsl.lowering.target as target\nfrom astdsl import kernel\n\n"
+        "@kernel\ndef f():\n    pass\n\ntarget.TARGETS = {'sm_90a': None}\n",
+    )
+    assert done.returncode == 1
+    assert done.stderr.startswith(
+        "This is a fault of astdsl, not of your kernel; please report it:"
+    )
+
+
 def test_a_reader_that_leaves_early_is_no_error() -> None:
     command = f"{sys.executable} -m astdsl.cli.main dump --ptx {KERNELS}:add --arg x=64x64"
     done = subprocess.run(

@@ -27,7 +27,9 @@ def test_what_is_piped_is_plain(capsys: pytest.CaptureFixture[str]) -> None:
 
 @pytest.mark.parametrize("language", STYLES)
 def test_a_terminal_gets_colour_and_the_same_text(language: str) -> None:
-    text = 'A104: x = "a"\n  %r1 = Add 12 // if\n  add.s32 %r1, 2;\n     ^^^^ here\n'
+    text = (
+        'A104: "a"\n  %r = Add 1 // if\n  add.s32 %r1, 2;\n  /*0010*/  MOV R1, R2 ;\n  ^^^^ here\n'
+    )
     screen = Screen()
     file = screen_on_a_terminal(screen)
     screen.show(text, language)
