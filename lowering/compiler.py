@@ -13,7 +13,7 @@ from astdsl.ir.launch import LaunchPlan
 from astdsl.ir.passes import run_passes
 from astdsl.lowering.layout.shared import SharedPlan
 from astdsl.lowering.nvptx.emit import emit
-from astdsl.lowering.nvptx.pipeline import generate, optimised
+from astdsl.lowering.nvptx.pipeline import generate
 from astdsl.lowering.schedule.kernel import schedule
 from astdsl.lowering.target import TARGETS, Target
 from astdsl.passes import STANDARD
@@ -24,16 +24,10 @@ class Compiled:
     """A kernel's scheduled IR, LLVM as it was written, PTX, launch plan, shared-memory map."""
 
     scheduled: Module
-    written_llvm: str
+    llvm: str
     ptx: str
     plan: LaunchPlan
     shared: SharedPlan
-    target: Target
-
-    @property
-    def llvm(self) -> str:
-        """The LLVM text that the PTX was printed from."""
-        return optimised(self.written_llvm, self.target)
 
 
 def compile_module(module: Module, target: str) -> Compiled:
@@ -42,7 +36,7 @@ def compile_module(module: Module, target: str) -> Compiled:
     scheduled = run_passes(schedule(module, architecture), STANDARD)
     emitted = emit(scheduled, architecture)
     ptx = generate(emitted.text, architecture)
-    return Compiled(scheduled, emitted.text, ptx, emitted.plan, emitted.shared, architecture)
+    return Compiled(scheduled, emitted.text, ptx, emitted.plan, emitted.shared)
 
 
 def find_target(name: str) -> Target:
