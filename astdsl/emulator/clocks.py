@@ -60,6 +60,17 @@ class Clocks:
         mask[self.warps(lanes)] = True
         return mask
 
+    def floor(self, lanes: Lanes) -> tuple[int, int]:
+        """Return up to when every lane's warp knows all warps' past, and the async proxy's.
+
+        What is older needs no look at single stamps.
+        """
+        known = self.known
+        if lanes.contiguous:
+            span, width = cast(slice, lanes.sel), 32 * len(known)
+            known = known[:, span.start // width : (span.stop - 1) // width + 1]
+        return int(known[..., : self.n_warps].min()), int(known[..., self.n_warps].min())
+
     def stamps(self, warps: Array) -> Array:
         """Return the stamps of accesses that warps make now."""
         made: Array = (self.now * self.n_actors + warps).astype(np.int32)

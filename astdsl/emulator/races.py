@@ -40,6 +40,8 @@ class SharedRaces:
         self._loaded = np.zeros_like(self.stored)
         self._copied = np.zeros_like(self.stored)
         self._fetched = np.zeros_like(self.stored)
+        # When each of these happened last, anywhere: what every warp knows of needs no look.
+        self._newest_write = self._newest_read = self._newest_copy = self._newest_fetch = 0
         # Up to when the ordinary writes of each warp are covered by a proxy fence.
         self._covered = np.zeros((n, clocks.n_warps), np.int32)
 
@@ -48,30 +50,49 @@ class SharedRaces:
     def read(self, lanes: Lanes, rows: Array, offsets: Array, width: int) -> None:
         """Check and note an ordinary read of `width` bytes at each place."""
         clocks = self._clocks
-        _, warps = clocks.warps(lanes)
-        known = clocks.known[rows, warps]
-        place = self._words(rows, offsets, width)
-        self._check(lanes, clocks.unordered(self._written[place], known), place, self._written)
-        self._check_async(lanes, rows, offsets, known, ("read", (self._copied,)))
-        clocks.tick()
-        made = clocks.stamps(warps)
-        self._read[place] = made[:, None]
+        floor, async_floor = clocks.floor(lanes)
+        if self._newest_write > floor:
+            place = self._words(rows, offsets, width)
+            bad = clocks.unordered(self._written[place], self._known(lanes, rows))
+            self._check(lanes, bad, place, self._written)
+        if self._newest_copy > async_floor:
+            what = ("read", (self._copied,))
+            self._check_async(lanes, rows, offsets, self._known(lanes, rows), what)
+        self._newest_read = clocks.tick()
+        made = clocks.stamps(clocks.warps(lanes)[1])
+        self._stamp(self._read, rows, offsets, width, made)
         self._loaded[rows, offsets >> 4] = made
 
     def write(self, lanes: Lanes, rows: Array, offsets: Array, width: int) -> None:
         """Check and note an ordinary write."""
         clocks = self._clocks
-        _, warps = clocks.warps(lanes)
-        known = clocks.known[rows, warps]
-        place = self._words(rows, offsets, width)
+        floor, async_floor = clocks.floor(lanes)
         # Two warps may write one word in any order: compilers store replicated values that way.
-        if width >= WORD_BYTES:
-            self._check(lanes, clocks.unordered(self._read[place], known), place, self._read)
-        self._check_async(lanes, rows, offsets, known, ("written", (self._copied, self._fetched)))
-        clocks.tick()
-        made = clocks.stamps(warps)
-        self._written[place] = made[:, None] if width >= WORD_BYTES else 0
+        if width >= WORD_BYTES and self._newest_read > floor:
+            place = self._words(rows, offsets, width)
+            bad = clocks.unordered(self._read[place], self._known(lanes, rows))
+            self._check(lanes, bad, place, self._read)
+        if max(self._newest_copy, self._newest_fetch) > async_floor:
+            what = ("written", (self._copied, self._fetched))
+            self._check_async(lanes, rows, offsets, self._known(lanes, rows), what)
+        self._newest_write = clocks.tick()
+        made = clocks.stamps(clocks.warps(lanes)[1])
+        self._stamp(self._written, rows, offsets, width, made if width >= WORD_BYTES else made * 0)
         self.stored[rows, offsets >> 4] = made
+
+    def _known(self, lanes: Lanes, rows: Array) -> Array:
+        known: Array = self._clocks.known[rows, self._clocks.warps(lanes)[1]]
+        return known
+
+    def _stamp(self, times: Array, rows: Array, offsets: Array, width: int, made: Array) -> None:
+        """Stamp the words of accesses; whole chunks go as one element, which NumPy does fastest."""
+        if width == WORD_BYTES * WORDS_PER_CHUNK:
+            chunks = np.repeat(made, WORDS_PER_CHUNK).view(np.complex128)
+            times.view(np.complex128)[rows, offsets >> 4] = chunks
+        elif width <= WORD_BYTES:
+            times[rows, offsets >> 2] = made
+        else:
+            times[self._words(rows, offsets, width)] = made[:, None]
 
     def touch(self, lanes: Lanes, rows: Array, offsets: Array, size_bytes: int) -> None:
         """Check that memory was made ready by a warp that came before: an mbarrier's init."""
@@ -83,7 +104,7 @@ class SharedRaces:
 
     def made(self, lanes: Lanes, rows: Array, offsets: Array, size_bytes: int) -> None:
         """Note that warps made an object in shared memory."""
-        self._clocks.tick()
+        self._newest_write = self._clocks.tick()
         stamps = self._clocks.stamps(self._clocks.warps(lanes)[1])
         self._written[self._words(rows, offsets, size_bytes)] = stamps[:, None]
 
@@ -131,8 +152,10 @@ class SharedRaces:
         time = self._clocks.tick(place)
         if not writes:
             self._fetched[index] = time
+            self._newest_fetch = time
             return
         self._copied[index] = time
+        self._newest_copy = time
         if self.stored[index].any():
             self.stored[index] = 0
             self._written.reshape(*self.stored.shape, WORDS_PER_CHUNK)[index] = 0
