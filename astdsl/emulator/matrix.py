@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 __all__ = ["ELEMENT_BYTES", "INTEGERS", "accumulate", "multiply", "widen"]
 
 ELEMENT_BYTES = {
-    "f16": 2, "bf16": 2, "tf32": 4, "e4m3": 1, "e5m2": 1, "s8": 1, "u8": 1,
+    "f16": 2, "bf16": 2, "tf32": 4, "e4m3": 1, "e5m2": 1, "s8": 1, "u8": 1, "e2m1x2": 1,
 }  # fmt: skip
 INTEGERS = frozenset({"s8", "u8"})
 _BYTE_TYPES: dict[str, Any] = {
@@ -25,6 +25,8 @@ _BYTE_TYPES: dict[str, Any] = {
     "e5m2": ml_dtypes.float8_e5m2,
     "s8": np.int8,
     "u8": np.uint8,
+    "ue8m0": ml_dtypes.float8_e8m0fnu,
+    "ue4m3": ml_dtypes.float8_e4m3fn,
 }
 # tf32 keeps 10 bits of mantissa: the hardware ignores the low 13 bits of the register.
 _TF32_MASK = np.uint32(0xFFFFE000)
@@ -35,7 +37,19 @@ Array = NDArray[Any]
 @lru_cache(maxsize=8)
 def _byte_table(name: str) -> Array:
     wide = np.float64 if name in INTEGERS else np.float32
-    table: Array = np.arange(256, dtype=np.uint8).view(_BYTE_TYPES[name]).astype(wide)
+    bits = np.arange(256, dtype=np.uint8)
+    if name == "ue4m3":
+        bits &= np.uint8(0x7F)
+    table: Array = bits.view(_BYTE_TYPES[name]).astype(wide)
+    return table
+
+
+@lru_cache(maxsize=1)
+def _pair_table() -> Array:
+    """Return the two e2m1 values of every byte, low nibble first."""
+    bits = np.arange(256, dtype=np.uint8)
+    pairs = np.stack([bits & 15, bits >> 4], axis=1).view(ml_dtypes.float4_e2m1fn)
+    table: Array = pairs.astype(np.float32)
     return table
 
 
@@ -47,6 +61,8 @@ def widen(raw: Array, name: str) -> Array:
     """
     if name in _BYTE_TYPES:
         return np.take(_byte_table(name), raw)
+    if name == "e2m1x2":
+        return _pair_table()[raw].reshape(*raw.shape[:-1], -1)
     if name == "f16":
         return raw.view(np.float16).astype(np.float32)
     if name == "bf16":

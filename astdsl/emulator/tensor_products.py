@@ -8,7 +8,7 @@ Source: PTX ISA 9.7.16.10 "tcgen05.mma", 9.7.16.9 "tcgen05.cp", 9.7.16.10.5 "Dat
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -25,7 +25,10 @@ if TYPE_CHECKING:
     from astdsl.emulator.scalars import Array, BoolArray
     from astdsl.emulator.tensor_memory import Cells
 
-__all__ = ["ORDER", "TensorProduct", "TensorTile", "cells_of", "tensor_memory"]
+__all__ = [
+    "ORDER", "OpenProduct", "ScaleTile", "Step", "TensorProduct", "TensorTile", "cells_of",
+    "tensor_memory", "tile_at",
+]  # fmt: skip
 
 ORDER = "tcgen05"
 _ACCUMULATORS: dict[str, np.dtype[Any]] = {
@@ -46,6 +49,46 @@ class TensorTile:
     columns: slice
 
 
+@dataclass(frozen=True, slots=True)
+class ScaleTile:
+    """The scales of one operand for one step: byte `first` on, `count` of them for each row.
+
+    Row r has its scales in lane r % 32 of column `column + r / 32` (PTX ISA 9.7.16.10.7).
+    """
+
+    rows: int
+    column: int
+    first: int
+    count: int
+
+    @property
+    def tile(self) -> TensorTile:
+        """Return the cells that hold the scales."""
+        return TensorTile(np.arange(32), slice(self.column, self.column + -(-self.rows // 32)))
+
+    def read(self, data: Array, blocks: Array, name: str) -> Array:
+        """Return the scales, [blocks, rows, count]."""
+        row = np.arange(self.rows)
+        cells = data[blocks[:, None], row % 32, self.column + row // 32]
+        raw = cells.view(np.uint8).reshape(len(blocks), self.rows, 4)
+        return widen(raw[:, :, self.first : self.first + self.count], name)
+
+
+class Step(NamedTuple):
+    """One instruction's operands: A in shared or tensor memory, B, and the scales of both."""
+
+    a: SharedTile | TensorTile
+    b: SharedTile
+    scales: tuple[ScaleTile, ScaleTile] | None = None
+
+
+class OpenProduct:
+    """The product that the next instruction may lengthen; commits and copies close it."""
+
+    def __init__(self, m: Machine) -> None:
+        self.product: TensorProduct | None = None
+
+
 def tile_at(address: int, rows: int, columns: int) -> TensorTile:
     """Return the cells of `rows` rows at an address; raises `FormatError` for a wrong lane."""
     first = address & COLUMN_MASK
@@ -63,7 +106,7 @@ def cells_of(blocks: Array, tile: TensorTile) -> Cells:
 class TensorProduct:
     """Products in flight on one accumulator of some blocks; `keeps` says which add to it.
 
-    `a_steps` holds tiles of shared or of tensor memory; `shift` divides D by 2^shift first.
+    `shift` divides D by 2^shift first.
     """
 
     m: Machine
@@ -73,8 +116,7 @@ class TensorProduct:
     d_address: int
     keeps: BoolArray
     shift: int = 0
-    a_steps: list[SharedTile | TensorTile] = field(default_factory=list)
-    b_steps: list[SharedTile] = field(default_factory=list)
+    steps: list[Step] = field(default_factory=list)
     d_tile: TensorTile = field(init=False)
     operation: Operation = field(init=False)
 
@@ -101,25 +143,29 @@ class TensorProduct:
             )  # fmt: skip
         memory.begin(self.operation, cells, self.lanes, writes=True)
 
-    def add(self, a: SharedTile | TensorTile, b: SharedTile) -> None:
+    def add(self, step: Step) -> None:
         """Add a step of K: guard what it reads."""
-        m, lane = self.m, int(self.lanes.index[0])
-        for tile in (a, b):
-            if isinstance(tile, SharedTile):
-                if m.guard is not None:
-                    m.guard.begin_read(self.operation, self.lanes, tile.index(m, self.rows))
-            else:
-                memory, cells = tensor_memory(m), cells_of(self.rows, tile)
-                memory.require_allocated(self.rows, tile.columns, lane, "operand A")
-                if not memory.is_defined(cells):
-                    raise m.fault("E231", "tcgen05.mma reads A where nothing was written", lane)
-                memory.begin(self.operation, cells, self.lanes, writes=False)
-        self.a_steps.append(a)
-        self.b_steps.append(b)
+        for tile in (step.a, step.b):
+            if isinstance(tile, TensorTile):
+                self._read_cells(tile, "operand A")
+            elif self.m.guard is not None:
+                index = tile.index(self.m, self.rows)
+                self.m.guard.begin_read(self.operation, self.lanes, index)
+        for scales in step.scales or ():
+            self._read_cells(scales.tile, "scale factors")
+        self.steps.append(step)
+
+    def _read_cells(self, tile: TensorTile, what: str) -> None:
+        memory, cells = tensor_memory(self.m), cells_of(self.rows, tile)
+        lane = int(self.lanes.index[0])
+        memory.require_allocated(self.rows, tile.columns, lane, what)
+        if not memory.is_defined(cells):
+            raise self.m.fault("E231", f"tcgen05.mma: nothing has written its {what}", lane)
+        memory.begin(self.operation, cells, self.lanes, writes=False)
 
     def _perform(self) -> None:
         d, memory = self.descriptor, tensor_memory(self.m)
-        product = multiply(self._a_values(), read_tiles(self.m, self.rows, self.b_steps, d.b_type))
+        product = multiply(self._scaled(self._a_values(), 0), self._scaled(self._b_values(), 1))
         if d.negate_a != d.negate_b:
             product = -product
         dtype = _ACCUMULATORS[d.d_type]
@@ -150,15 +196,29 @@ class TensorProduct:
             old = np.where(self.keeps[:, None, None], old, dtype.type(0))
         return old
 
+    def _scaled(self, values: Array, side: int) -> Array:
+        """Multiply blocks of K by their scales; `side` is 0 for A, 1 for B."""
+        scales = [step.scales[side] for step in self.steps if step.scales is not None]
+        if not scales:
+            return values
+        data, name = tensor_memory(self.m).data, self.descriptor.scale_type
+        factors = np.concatenate([s.read(data, self.rows, name) for s in scales], axis=2)
+        scaled: Array = values * np.repeat(factors, values.shape[2] // factors.shape[2], axis=2)
+        return scaled
+
+    def _b_values(self) -> Array:
+        tiles = [step.b for step in self.steps]
+        return read_tiles(self.m, self.rows, tiles, self.descriptor.b_type)
+
     def _a_values(self) -> Array:
         name = self.descriptor.a_type
-        shared = [step for step in self.a_steps if isinstance(step, SharedTile)]
+        shared = [step.a for step in self.steps if isinstance(step.a, SharedTile)]
         if shared:
             return read_tiles(self.m, self.rows, shared, name)
         data = tensor_memory(self.m).data
         parts = [
-            np.ascontiguousarray(data[self.rows[:, None], step.lanes[None, :], step.columns])
-            for step in self.a_steps
-            if isinstance(step, TensorTile)
+            np.ascontiguousarray(data[self.rows[:, None], step.a.lanes[None, :], step.a.columns])
+            for step in self.steps
+            if isinstance(step.a, TensorTile)
         ]
         return np.concatenate([widen(part.view(np.uint8), name) for part in parts], axis=2)

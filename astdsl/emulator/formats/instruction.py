@@ -11,7 +11,10 @@ from dataclasses import dataclass
 
 from astdsl.emulator.formats.errors import FormatError
 
-__all__ = ["MMA_KINDS", "InstructionDescriptor", "MmaKind", "decode_instruction"]
+__all__ = [
+    "MMA_KINDS", "SCALED_KINDS", "InstructionDescriptor", "MmaKind", "ScaleIds",
+    "decode_instruction", "decode_scaled_instruction",
+]  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +37,13 @@ MMA_KINDS = {
     "i8": MmaKind("i8", {0: "u8", 1: "s8"}, {2: "s32"}, 32, 1, True),
 }
 
+# Block-scaled kinds: operands of 4 bits are pairs in bytes, so that their depth counts bytes.
+SCALED_KINDS = {
+    "mxf8f6f4": MmaKind("mxf8f6f4", _F8F6F4, {0: "f32"}, 32, 1, True),
+    "mxf4": MmaKind("mxf4", {1: "e2m1x2"}, {0: "f32"}, 32, 1, False),
+    "mxf4nvf4": MmaKind("mxf4nvf4", {1: "e2m1x2"}, {0: "f32"}, 32, 1, False),
+}
+
 
 @dataclass(frozen=True, slots=True)
 class InstructionDescriptor:
@@ -49,6 +59,7 @@ class InstructionDescriptor:
     negate_a: bool = False
     negate_b: bool = False
     saturate: bool = False
+    scale_type: str = ""
 
     def encode(self, kind: MmaKind) -> int:
         """Pack the fields; inverse of `decode_instruction`."""
@@ -104,3 +115,32 @@ def _check_extents(m: int, n: int) -> None:
     step = 8 if m == 64 else 16
     if n % step or not step <= n <= 256:
         raise FormatError(f"instruction descriptor: N is {n}, must be {step}..256 step {step}")
+
+
+@dataclass(frozen=True, slots=True)
+class ScaleIds:
+    """Say in which byte of its cells the first scale of each operand lies."""
+
+    a: int
+    b: int
+
+
+def decode_scaled_instruction(bits: int, kind: MmaKind) -> tuple[InstructionDescriptor, ScaleIds]:
+    """Decode the descriptor of a block-scaled product for one CTA (PTX ISA tables 43, 44)."""
+    if bits & 0b111:
+        raise FormatError("instruction descriptor: sparse operands are not supported")
+    if bits >> 31:
+        raise FormatError("instruction descriptor: K = 96 exists on sm_103 only")
+    if not kind.can_transpose and bits >> 15 & 3:
+        raise FormatError(f"instruction descriptor: kind::{kind.name} cannot transpose")
+    m, n = (bits >> 27 & 3) << 7, (bits >> 17 & 63) << 3
+    _check_extents(m, n)
+    b_width = 7 if kind.can_transpose else 3
+    descriptor = InstructionDescriptor(
+        m, n,
+        _named(kind.operands, bits >> 7 & 7, "A", kind),
+        _named(kind.operands, bits >> 10 & b_width, "B", kind),
+        "f32", bool(bits >> 15 & 1), bool(bits >> 16 & 1), bool(bits >> 13 & 1),
+        bool(bits >> 14 & 1), scale_type="ue8m0" if bits >> 23 & 1 else "ue4m3",
+    )  # fmt: skip
+    return descriptor, ScaleIds(bits >> 29 & 3, bits >> 4 & 3)

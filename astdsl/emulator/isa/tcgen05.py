@@ -1,7 +1,6 @@
-"""Tensor memory and fifth-generation matrix products of sm_100a (PTX ISA 9.7.16).
+"""Allocation of tensor memory, fences and commits of sm_100a (PTX ISA 9.7.16.7, 9.7.16.11).
 
-Invariant: one CTA (`cta_group::1`), dense operands; block scaling, `.ws`, sparsity, shift and
-two-CTA forms are refused by name.
+Invariant: one CTA (`cta_group::1`); two-CTA forms are refused by name.
 """
 
 from __future__ import annotations
@@ -14,39 +13,22 @@ import numpy as np
 from astdsl.emulator import lanes as lane_sets
 from astdsl.emulator.asynchronous import Operation
 from astdsl.emulator.convergence import Gathering
-from astdsl.emulator.formats.descriptors import OperandShape, decode_tcgen05_descriptor
-from astdsl.emulator.formats.errors import FormatError
 from astdsl.emulator.formats.fragments import TMEM_COLUMNS
-from astdsl.emulator.formats.instruction import (
-    MMA_KINDS,
-    InstructionDescriptor,
-    MmaKind,
-    decode_instruction,
-)
 from astdsl.emulator.isa import Control, Execute, controls, executes
 from astdsl.emulator.isa.mbarrier import barrier_place, use
 from astdsl.emulator.lanes import Lanes
 from astdsl.emulator.machine import Condition
-from astdsl.emulator.matrix import ELEMENT_BYTES
-from astdsl.emulator.syntax import Address, Immediate, Vector
+from astdsl.emulator.syntax import Immediate
 from astdsl.emulator.tensor_memory import COLUMN_MASK
-from astdsl.emulator.tensor_products import (
-    ORDER,
-    TensorProduct,
-    TensorTile,
-    tensor_memory,
-    tile_at,
-)
-from astdsl.emulator.tiles import SharedTile, locate
+from astdsl.emulator.tensor_products import ORDER, OpenProduct, tensor_memory
 
 if TYPE_CHECKING:
     from astdsl.emulator.machine import Machine
     from astdsl.emulator.operands import Operands
-    from astdsl.emulator.scalars import Array, BoolArray
+    from astdsl.emulator.scalars import BoolArray
 
 _WARP = 32
 _ALIGNED = ("cta_group::1", "sync", "aligned", "shared::cta", "b32")
-_COLLECTORS = tuple(f"collector::a::{use}" for use in ("fill", "use", "lastuse", "discard"))
 
 
 def _warp_lanes(lanes: Lanes, m: Machine) -> Iterator[int]:
@@ -162,125 +144,6 @@ def prepare_fence(ops: Operands) -> Execute:
     return execute
 
 
-class _Mma:
-    """The operands of one `tcgen05.mma`, resolved."""
-
-    def __init__(self, ops: Operands) -> None:
-        self.kind = _kind(ops)
-        d, a, b, descriptor, *rest = ops.args
-        self._d = ops.address(d)
-        self._a_in_tensor_memory = isinstance(a, Address)
-        self._a = ops.address(a) if self._a_in_tensor_memory else ops.source(a, "b64")
-        self._b = ops.source(b, "b64")
-        self._descriptor = ops.source(descriptor, "b32")
-        if rest and isinstance(rest[0], Vector):
-            raise ops.refuse("the mask of disabled output lanes is not supported")
-        if not 1 <= len(rest) <= 2:
-            raise ops.refuse("enable-input-d must follow the instruction descriptor")
-        self._keeps = ops.source(rest[0], "pred")
-        self.shift = _shift(ops, rest[1:], self.kind)
-        ops.sensitive += ops.reads
-
-    def execute(self, m: Machine, lanes: Lanes) -> None:
-        """Issue one product for each thread, those of all blocks that agree together."""
-        d = np.broadcast_to(self._d(m, lanes), lanes.n).astype(np.int64)
-        bits = np.broadcast_to(self._descriptor(m, lanes), lanes.n).astype(np.int64)
-        keys = (m.thread_of[lanes.sel] << 32 | bits) * (1 << 20) ^ d
-        if (keys == keys[0]).all():
-            self._issue(m, lanes, int(d[0]), int(bits[0]))
-            return
-        for key in np.unique(keys):
-            some = lanes.where(keys == key)
-            at = int(np.argmax(keys == key))
-            self._issue(m, some, int(d[at]), int(bits[at]))
-
-    def _issue(self, m: Machine, lanes: Lanes, d_address: int, bits: int) -> None:
-        state, rows = m.state(_Open), m.block_of[lanes.sel]
-        keeps = np.broadcast_to(self._keeps(m, lanes), lanes.n)
-        try:
-            descriptor = decode_instruction(bits, self.kind)
-            a, b = self._operands(m, lanes, descriptor)
-            product = state.product
-            if product is None or not self._continues(product, rows, descriptor, d_address, a, b):
-                product = None
-            if product is None or not keeps.all():
-                product = TensorProduct(
-                    m, lanes, rows, descriptor, d_address, keeps.copy(), self.shift
-                )
-                product.begin()
-                product.add(a, b)
-                state.product = product
-                m.asynchronous.issue(product.operation)
-            else:
-                product.add(a, b)
-        except FormatError as error:
-            raise m.fault("E281", str(error), int(lanes.index[0])) from None
-
-    def _operands(
-        self, m: Machine, lanes: Lanes, d: InstructionDescriptor
-    ) -> tuple[SharedTile | TensorTile, SharedTile]:
-        for name in (d.a_type, d.b_type):
-            if name not in ELEMENT_BYTES:
-                raise FormatError(f"operands of type {name} are not supported")
-        size, depth = self.kind.element_bytes, self.kind.depth
-        b_bits = np.broadcast_to(self._b(m, lanes), lanes.n)
-        b_shape = OperandShape(d.n, depth, size, d.transpose_b)
-        b = locate(m, b_bits, decode_tcgen05_descriptor, b_shape)
-        a_bits = np.broadcast_to(self._a(m, lanes), lanes.n)
-        if not self._a_in_tensor_memory:
-            a_shape = OperandShape(d.m, depth, size, d.transpose_a)
-            return locate(m, a_bits, decode_tcgen05_descriptor, a_shape), b
-        if (a_bits != a_bits[0]).any():
-            raise FormatError("blocks with A at different addresses of tensor memory")
-        return tile_at(int(a_bits[0]), d.m, depth * size // 4), b
-
-    def _continues(
-        self, product: TensorProduct, rows: Array, d: InstructionDescriptor, d_address: int,
-        a: SharedTile | TensorTile, b: SharedTile,
-    ) -> bool:  # fmt: skip
-        """Say whether this instruction only lengthens the K of the product before it."""
-        return (
-            not product.done
-            and product.descriptor == d
-            and product.d_address == d_address
-            and type(product.a_steps[0]) is type(a)
-            and product.shift == self.shift == 0
-            and np.array_equal(product.rows, rows)
-        )
-
-
-class _Open:
-    """The product that the next instruction may lengthen; a commit closes it."""
-
-    def __init__(self, m: Machine) -> None:
-        self.product: TensorProduct | None = None
-
-
-def _kind(ops: Operands) -> MmaKind:
-    names = [w.removeprefix("kind::") for w in ops.modifiers if w.startswith("kind::")]
-    kind = MMA_KINDS.get(names[0]) if names else None
-    if kind is None:
-        raise ops.refuse("supported kinds are " + ", ".join(MMA_KINDS))
-    ops.allow("mma", "cta_group::1", f"kind::{kind.name}", *_COLLECTORS)
-    return kind
-
-
-def _shift(ops: Operands, operands: list[Any], kind: MmaKind) -> int:
-    if not operands:
-        return 0
-    if not isinstance(operands[0], Immediate) or kind.name not in ("f16", "tf32"):
-        raise ops.refuse("scale-input-d is a constant, for kind::f16 and kind::tf32")
-    if not 0 <= operands[0].value <= 15:
-        raise ops.refuse("scale-input-d is 0 to 15")
-    return operands[0].value
-
-
-@executes("tcgen05.mma")
-def prepare_mma(ops: Operands) -> Execute:
-    """`tcgen05.mma.cta_group::1.kind::K [d], a, b, idesc, enable-input-d{, scale-input-d}`."""
-    return _Mma(ops).execute
-
-
 @executes("tcgen05.commit")
 def prepare_commit(ops: Operands) -> Execute:
     """`tcgen05.commit.cta_group::1.mbarrier::arrive::one{.shared::cluster}.b64 [mbar]`."""
@@ -290,7 +153,7 @@ def prepare_commit(ops: Operands) -> Execute:
     def execute(m: Machine, lanes: Lanes) -> None:
         rows, offsets = place(m, lanes)
         ones, pc = np.ones(lanes.n, np.int64), m.pc
-        m.state(_Open).product = None
+        m.state(OpenProduct).product = None
 
         def perform() -> None:
             m.pc = pc

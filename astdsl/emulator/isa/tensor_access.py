@@ -30,7 +30,13 @@ from astdsl.emulator.isa import Control, Execute, controls, executes
 from astdsl.emulator.products import register_rows
 from astdsl.emulator.syntax import Address, Immediate, Vector
 from astdsl.emulator.tensor_memory import COLUMN_MASK, GROUP_LANES, LANE_SHIFT
-from astdsl.emulator.tensor_products import ORDER, TensorTile, cells_of, tensor_memory
+from astdsl.emulator.tensor_products import (
+    ORDER,
+    OpenProduct,
+    TensorTile,
+    cells_of,
+    tensor_memory,
+)
 from astdsl.emulator.tiles import locate
 from astdsl.emulator.undefined import mark, require_defined
 
@@ -317,4 +323,5 @@ def _issue_copy(
     if m.guard is not None:
         m.guard.begin_read(operation, lanes, index)
     memory.begin(operation, cells_of(rows, tile), lanes, writes=True)
+    m.state(OpenProduct).product = None
     m.asynchronous.issue(operation)

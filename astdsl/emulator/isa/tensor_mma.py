@@ -1,0 +1,211 @@
+"""Fifth-generation matrix products of sm_100a, plain and block-scaled (PTX ISA 9.7.16.10).
+
+Invariant: one CTA, dense operands; a product waits in tensor memory's queue, and instructions that
+only lengthen its K are performed with it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from astdsl.emulator.formats.descriptors import OperandShape, decode_tcgen05_descriptor
+from astdsl.emulator.formats.errors import FormatError
+from astdsl.emulator.formats.instruction import (
+    MMA_KINDS,
+    SCALED_KINDS,
+    InstructionDescriptor,
+    MmaKind,
+    decode_instruction,
+    decode_scaled_instruction,
+)
+from astdsl.emulator.isa import Execute, executes
+from astdsl.emulator.matrix import ELEMENT_BYTES
+from astdsl.emulator.syntax import Address, Immediate, Vector
+from astdsl.emulator.tensor_memory import COLUMN_MASK
+from astdsl.emulator.tensor_products import (
+    OpenProduct,
+    ScaleTile,
+    Step,
+    TensorProduct,
+    TensorTile,
+    tile_at,
+)
+from astdsl.emulator.tiles import SharedTile, locate
+
+if TYPE_CHECKING:
+    from astdsl.emulator.lanes import Lanes
+    from astdsl.emulator.machine import Machine
+    from astdsl.emulator.operands import Operands
+    from astdsl.emulator.scalars import Array
+
+_COLLECTORS = tuple(f"collector::a::{use}" for use in ("fill", "use", "lastuse", "discard"))
+# Scales for each step of K, by kind and by the words that name the size of a block.
+_SCALE_COUNTS = {
+    "mxf8f6f4": {"block32": 1, "scale_vec::1X": 1},
+    "mxf4": {"block32": 2, "scale_vec::2X": 2},
+    "mxf4nvf4": {"block32": 2, "scale_vec::2X": 2, "block16": 4, "scale_vec::4X": 4},
+}
+# What a block is when the instruction does not say.
+_DEFAULT_COUNTS = {"mxf8f6f4": 1, "mxf4": 2}
+
+
+class _Mma:
+    """The operands of one `tcgen05.mma`, resolved."""
+
+    def __init__(self, ops: Operands, kind: MmaKind) -> None:
+        self.kind = kind
+        d, a, b, descriptor, *rest = ops.args
+        self._d = ops.address(d)
+        self._a_in_tensor_memory = isinstance(a, Address)
+        self._a = ops.address(a) if self._a_in_tensor_memory else ops.source(a, "b64")
+        self._b = ops.source(b, "b64")
+        self._descriptor = ops.source(descriptor, "b32")
+        rest = self._scale_operands(ops, rest)
+        if rest and isinstance(rest[0], Vector):
+            raise ops.refuse("the mask of disabled output lanes is not supported")
+        if not 1 <= len(rest) <= 2:
+            raise ops.refuse("enable-input-d must follow the instruction descriptor")
+        self._keeps = ops.source(rest[0], "pred")
+        self.shift = _shift(ops, rest[1:], self.kind)
+        ops.sensitive += ops.reads
+
+    def _scale_operands(self, ops: Operands, rest: list[Any]) -> list[Any]:
+        """Take the operands that only block-scaled products have; return the others."""
+        return rest
+
+    def _decode(self, m: Machine, lanes: Lanes, bits: int) -> tuple[InstructionDescriptor, Any]:
+        """Return the descriptor and the scales of A and B."""
+        return decode_instruction(bits, self.kind), None
+
+    def execute(self, m: Machine, lanes: Lanes) -> None:
+        """Issue one product for each thread, those of all blocks that agree together."""
+        d = np.broadcast_to(self._d(m, lanes), lanes.n).astype(np.int64)
+        bits = np.broadcast_to(self._descriptor(m, lanes), lanes.n).astype(np.int64)
+        threads, rest = m.thread_of[lanes.sel], np.ones(lanes.n, np.bool_)
+        while rest.any():
+            at = int(np.argmax(rest))
+            same = (d == d[at]) & (bits == bits[at]) & (threads == threads[at])
+            some = lanes if same.all() else lanes.where(same)
+            self._issue(m, some, int(d[at]), int(bits[at]))
+            rest &= ~same
+
+    def _issue(self, m: Machine, lanes: Lanes, d_address: int, bits: int) -> None:
+        state, rows = m.state(OpenProduct), m.block_of[lanes.sel]
+        keeps = np.broadcast_to(self._keeps(m, lanes), lanes.n)
+        try:
+            descriptor, scales = self._decode(m, lanes, bits)
+            step = Step(*self._operands(m, lanes, descriptor), scales)
+            product = state.product
+            if (
+                product is not None
+                and keeps.all()
+                and self._continues(product, rows, descriptor, d_address, step)
+            ):
+                product.add(step)
+                return
+            product = TensorProduct(m, lanes, rows, descriptor, d_address, keeps.copy(), self.shift)
+            product.begin()
+            product.add(step)
+        except FormatError as error:
+            raise m.fault("E281", str(error), int(lanes.index[0])) from None
+        state.product = product
+        m.asynchronous.issue(product.operation)
+
+    def _operands(
+        self, m: Machine, lanes: Lanes, d: InstructionDescriptor
+    ) -> tuple[SharedTile | TensorTile, SharedTile]:
+        for name in (d.a_type, d.b_type):
+            if name not in ELEMENT_BYTES:
+                raise FormatError(f"operands of type {name} are not supported")
+        size, depth = self.kind.element_bytes, self.kind.depth
+        b_bits = np.broadcast_to(self._b(m, lanes), lanes.n)
+        b_shape = OperandShape(d.n, depth, size, d.transpose_b)
+        b = locate(m, b_bits, decode_tcgen05_descriptor, b_shape)
+        a_bits = np.broadcast_to(self._a(m, lanes), lanes.n)
+        if not self._a_in_tensor_memory:
+            a_shape = OperandShape(d.m, depth, size, d.transpose_a)
+            return locate(m, a_bits, decode_tcgen05_descriptor, a_shape), b
+        if (a_bits != a_bits[0]).any():
+            raise FormatError("blocks with A at different addresses of tensor memory")
+        return tile_at(int(a_bits[0]), d.m, depth * size // 4), b
+
+    def _continues(
+        self, product: TensorProduct, rows: Array, d: InstructionDescriptor, d_address: int,
+        step: Step,
+    ) -> bool:  # fmt: skip
+        """Say whether this instruction only lengthens the K of the product before it."""
+        return (
+            not product.done
+            and product.descriptor == d
+            and product.d_address == d_address
+            and type(product.steps[0].a) is type(step.a)
+            and product.shift == self.shift == 0
+            and np.array_equal(product.rows, rows)
+        )
+
+
+class _ScaledMma(_Mma):
+    """The operands of one block-scaled `tcgen05.mma`."""
+
+    def __init__(self, ops: Operands, kind: MmaKind) -> None:
+        counts = _SCALE_COUNTS[kind.name]
+        words = [word for word in ops.modifiers if word in counts]
+        if not words and kind.name not in _DEFAULT_COUNTS:
+            raise ops.refuse("the size of a block must be named: " + ", ".join(counts))
+        self._count = counts[words[0]] if words else _DEFAULT_COUNTS[kind.name]
+        super().__init__(ops, kind)
+
+    def _scale_operands(self, ops: Operands, rest: list[Any]) -> list[Any]:
+        if len(rest) < 3 or not all(isinstance(operand, Address) for operand in rest[:2]):
+            raise ops.refuse("the addresses of both scale factors must follow the descriptor")
+        self._scales = ops.address(rest[0]), ops.address(rest[1])
+        return rest[2:]
+
+    def _decode(self, m: Machine, lanes: Lanes, bits: int) -> tuple[InstructionDescriptor, Any]:
+        descriptor, ids = decode_scaled_instruction(bits, self.kind)
+        addresses = [np.broadcast_to(get(m, lanes), lanes.n) for get in self._scales]
+        if any((each != each[0]).any() for each in addresses):
+            raise FormatError("blocks with scale factors at different addresses")
+        for first in (ids.a, ids.b):
+            if first + self._count > 4:
+                raise FormatError(f"{self._count} scales do not lie from byte {first} of a cell on")
+        a, b = (int(each[0]) & COLUMN_MASK for each in addresses)
+        return descriptor, (
+            ScaleTile(descriptor.m, a, ids.a, self._count),
+            ScaleTile(descriptor.n, b, ids.b, self._count),
+        )
+
+
+def _kind(ops: Operands, kinds: dict[str, MmaKind], words: tuple[str, ...]) -> MmaKind:
+    names = [w.removeprefix("kind::") for w in ops.modifiers if w.startswith("kind::")]
+    kind = kinds.get(names[0]) if names else None
+    if kind is None:
+        raise ops.refuse("supported kinds are " + ", ".join({**MMA_KINDS, **SCALED_KINDS}))
+    ops.allow("mma", "cta_group::1", f"kind::{kind.name}", *_COLLECTORS, *words)
+    return kind
+
+
+def _shift(ops: Operands, operands: list[Any], kind: MmaKind) -> int:
+    if not operands:
+        return 0
+    if not isinstance(operands[0], Immediate) or kind.name not in ("f16", "tf32"):
+        raise ops.refuse("scale-input-d is a constant, for kind::f16 and kind::tf32")
+    if not 0 <= operands[0].value <= 15:
+        raise ops.refuse("scale-input-d is 0 to 15")
+    return operands[0].value
+
+
+@executes("tcgen05.mma")
+def prepare_mma(ops: Operands) -> Execute:
+    """`tcgen05.mma.cta_group::1.kind::K [d], a, b, idesc, enable-input-d{, scale-input-d}`."""
+    return _Mma(ops, _kind(ops, MMA_KINDS, ())).execute
+
+
+@executes(*(f"tcgen05.mma.cta_group::1.kind::{name}" for name in SCALED_KINDS))
+def prepare_scaled_mma(ops: Operands) -> Execute:
+    """`tcgen05.mma.cta_group::1.kind::K.block_scale{.block} [d], a, b, idesc, [sfa], [sfb], en`."""
+    names = {word for counts in _SCALE_COUNTS.values() for word in counts}
+    kind = _kind(ops, SCALED_KINDS, ("block_scale", *names))
+    return _ScaledMma(ops, kind).execute
