@@ -8,272 +8,104 @@ After the loop a name holds what it carried; one that was only assigned inside r
 from __future__ import annotations
 
 import types
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
 from typing import Any
 
-from astdsl.errors import BadPipeline, BranchMismatch, OutOfScope, TypeMismatch
+from astdsl.errors import BadPipeline, TypeMismatch
 from astdsl.ir import ops
-from astdsl.ir.builder import OpenBlock
 from astdsl.ir.core import Block, Op, Value
 from astdsl.ir.dtypes import INT, UINT
-from astdsl.ir.types import INDEX
 from astdsl.lang.branching import (
     as_condition,
-    blank,
     both,
     call_unless,
-    said,
     trace_branches,
 )
+from astdsl.lang.carrying import loop_of
 from astdsl.lang.indices import index_value, loop_index
-from astdsl.lang.joining import LeafType, carried_edges, converted, join
-from astdsl.lang.leaves import Differs, Leaf, is_same, leaves, pairs, rebuild
 from astdsl.lang.names import (
-    MISSING,
-    RESULT,
     BlockFunction,
     BlockNames,
-    Unusable,
     require_usable,
     restore,
-    states,
     unchanged_objects,
-    unusable,
-    write_cell,
 )
 from astdsl.lang.tracing import emit, fault, require_trace
-from astdsl.lang.values import Tile, as_operand
-from astdsl.source import Span
+from astdsl.lang.values import Literal, Tile, as_operand
 
 __all__ = [
     "BlockFunction", "BlockNames", "as_condition", "call_unless", "trace_branches", "trace_for",
     "trace_pipeline", "trace_while",
 ]  # fmt: skip
 
-# Each trace of a body settles at least one type; a nest of that many weak numbers is not written.
-MOST_TRACES = 16
-GO = "__go__"
+GO, INDEX_NAME = "__go__", "__index__"
 Axis = tuple[object, object, object]
 
 
-@dataclass(slots=True)
-class _Carried:
-    """A name that a loop may carry: its value before, and the type of each leaf.
-
-    The type of a leaf that steps do not change is None: it is used as it is.
-    """
-
-    name: str
-    before: Any
-    types: list[LeafType | None]
-    is_result: bool = False
-
-    def typed(self) -> list[LeafType]:
-        """Return the types of the leaves that are carried."""
-        return [t for t in self.types if t is not None]
-
-    def with_leaves(self, made: Callable[[LeafType, Leaf], object]) -> Any:
-        """Return the value before with each carried leaf replaced."""
-        types = iter(self.types)
-
-        def replaced(leaf: Leaf) -> object:
-            wanted = next(types)
-            return leaf if wanted is None else made(wanted, leaf)
-
-        return rebuild(self.before, replaced)
-
-
-@dataclass(slots=True)
-class _Loop:
-    """A loop to be traced: how one step runs, and what becomes of it.
-
-    `run` traces a step from its index values; `make` emits the operation from the initial values
-    and the body.
-    """
-
-    what: str
-    span: Span
-    cells: dict[str, types.CellType]
-    exposed: frozenset[str]
-    after: frozenset[str]
-    run: Callable[[tuple[Value, ...]], None]
-    make: Callable[[tuple[Value, ...], Block], Op]
-    indices: int = 0
-    before: dict[str, Any] = field(default_factory=dict)
-    refused: dict[str, Unusable] = field(default_factory=dict)
-    given: dict[str, list[Value]] = field(default_factory=dict)
-
-    def trace(self) -> None:
-        """Trace the body until the types of what it carries settle, and emit the operation."""
-        self.before = states(self.cells)
-        carried = [c for name in self.cells if (c := self._candidate(name)) is not None]
-        for _ in range(MOST_TRACES):
-            region, after = self._step(carried)
-            again = self._settle(carried, after)
-            if again is None:
-                return self._finish(carried, region, after)
-            carried = again
-        raise AssertionError(f"the types that {self.what} carries do not settle")
-
-    def _candidate(self, name: str) -> _Carried | None:
-        value = self.before[name]
-        if value is MISSING or type(value) is Unusable or name not in self.exposed | self.after:
-            return None
-        types = [LeafType.of(leaf) if type(leaf) is Tile else None for leaf in leaves(value)]
-        return _Carried(name, value, types)
-
-    def _step(self, carried: list[_Carried]) -> tuple[OpenBlock, dict[str, Any]]:
-        """Trace the body once; return its region, left without an end, and what names hold."""
-        trace = require_trace(self.what)
-        typed = [(c.name, t) for c in carried for t in c.typed()]
-        all_types = [*[INDEX] * self.indices, *(t.type for _, t in typed)]
-        hints = [*[""] * self.indices, *(name for name, _ in typed)]
-        with trace.builder.block(all_types, hints) as region:
-            trace.made.update(dict.fromkeys(region.args, self.span))
-            values = iter(region.args[self.indices :])
-            for c in carried:
-                given = [next(values) for _ in c.typed()]
-                self.given[c.name] = given
-                tiles = iter([t.tile(v) for t, v in zip(c.typed(), given, strict=True)])
-                self.cells[c.name].cell_contents = c.with_leaves(lambda *_: next(tiles))  # noqa: B023
-            with trace.loop():
-                self.run(region.args[: self.indices])
-        after = states(self.cells)
-        restore(self.cells, self.before)
-        return region, after
-
-    def _settle(self, carried: list[_Carried], after: dict[str, Any]) -> list[_Carried] | None:
-        """Return what to carry in the next try, None if the types hold."""
-        again = [self._joined(c, after[c.name]) for c in carried]
-        result = after.get(RESULT, MISSING)
-        is_new = result is not MISSING and all(c.name != RESULT for c in carried)
-        if is_new and self.before[RESULT] is MISSING:
-            # A `return` in the loop: before the first step the result is anything of its type.
-            types = [LeafType.of(leaf) for leaf in leaves(result)]
-            again.append(_Carried(RESULT, result, [*types], is_result=True))
-        kept = [c for c in again if c is not None]
-        same = len(kept) == len(carried) and all(
-            new.types == old.types for new, old in zip(kept, carried, strict=True)
-        )
-        return None if same else kept
-
-    def _joined(self, c: _Carried, value: Any) -> _Carried | None:
-        """Return the name with its types brought together with those after a step."""
-        if type(value) is Unusable:
-            self._drop(c, value)
-            return None
-        try:
-            found = list(pairs(c.before, value))
-            types = [
-                self._joined_leaf(c, old, path, left, right)
-                for old, (path, left, right) in zip(c.types, found, strict=True)
-            ]
-        except Differs as problem:
-            self._drop(c, self._mismatch(c, problem))
-            return None
-        return replace(c, types=types)
-
-    def _joined_leaf(
-        self, c: _Carried, old: LeafType | None, path: str, before: Leaf, after: Leaf
-    ) -> LeafType | None:
-        if not c.is_result and (is_same(before, after) or self._is_argument(c, after)):
-            return None
-        first = old if c.is_result and old is not None else LeafType.of(before)
-        wanted = join(old or first, LeafType.of(after))
-        if wanted is None:
-            raise Differs(path, before, after)
-        edges = carried_edges(c.name, first.edges, LeafType.of(after).edges, after)
-        return replace(wanted, edges=edges)
-
-    def _is_argument(self, c: _Carried, leaf: Leaf) -> bool:
-        """Whether a step left what it was given in this name."""
-        given = self.given.get(c.name, ())
-        return type(leaf) is Tile and any(leaf.value is value for value in given)
-
-    def _mismatch(self, c: _Carried, problem: Differs) -> Unusable:
-        made = require_trace(self.what).made
-        places = [
-            (made[x.value], f"{said(x)} comes from here")
-            for x in (problem.left, problem.right)
-            if type(x) is Tile and x.value in made
-        ]
-        message = (
-            f"`{c.name}{problem.path}` is {said(problem.left)} before {self.what}, and "
-            f"{said(problem.right)} after a step"
-        )
-        return unusable(
-            BranchMismatch,
-            message,
-            *places,
-            note="carried by this" if c.name in self.exposed else "used here",
-            help="a carried name keeps its shape and dtype: convert with `astype`, or start with "
-            "a value of the type that a step gives",
-        )
-
-    def _drop(self, c: _Carried, refusal: Unusable) -> None:
-        """Do not carry a name: an error at once if steps read it, else where it is used."""
-        if c.name in self.exposed:
-            require_usable(refusal)
-        self.refused[c.name] = refusal
-
-    def _finish(self, carried: list[_Carried], region: OpenBlock, after: dict[str, Any]) -> None:
-        """End the region, emit the operation, and let names hold what they carried."""
-        builder = require_trace(self.what).builder
-        with builder.reopened(region):
-            values = [v for c in carried for v in _converted(c, after[c.name])]
-            emit(ops.Yield, values=tuple(values))
-        initial = [
-            v for c in carried for v in _converted(c, blank(c.before) if c.is_result else c.before)
-        ]
-        results = iter(self.make(tuple(initial), region.block).results)
-        for c in carried:
-            write_cell(self.cells[c.name], c.with_leaves(lambda t, _: t.tile(next(results))))
-        for name in self.cells.keys() - {c.name for c in carried}:
-            if not is_same(self.before[name], after[name]):
-                refusal = self.refused[name] if name in self.refused else self._local(name)
-                write_cell(self.cells[name], refusal)
-
-    def _local(self, name: str) -> Unusable:
-        return unusable(
-            OutOfScope,
-            f"`{name}` is assigned inside {self.what}, and no value of it is kept",
-            (self.span, "assigned in this"),
-            help=f"define `{name}` before {self.what} to carry it from step to step",
-        )
-
-
-def _converted(c: _Carried, value: Any) -> list[Value]:
-    """Return the values of the leaves that are carried, in their types."""
-    return [
-        converted(leaf, wanted)
-        for wanted, leaf in zip(c.types, leaves(value), strict=True)
-        if wanted is not None
-    ]
-
-
-def _loop_of(what: str, blocks: Sequence[BlockFunction], **fields: Any) -> _Loop:
-    cells = {name: cell for block in blocks for name, cell in block.cells.items()}
-    exposed = frozenset[str]().union(*(b.names.exposed for b in blocks))
-    after = frozenset[str]().union(*(b.names.after for b in blocks))
-    span = blocks[0].span
-    return _Loop(what=what, span=span, cells=cells, exposed=exposed, after=after, **fields)
+class _MayStop(Exception):
+    """A step sets a flag that only the running kernel knows, and that ends the loop."""
 
 
 def trace_for(low: object, high: object, step: object, body: BlockFunction) -> None:
-    """Trace `for index in range(low, high, step): body(index)` as a loop of the kernel."""
+    """Trace `for index in range(low, high, step): body(index)` as a loop of the kernel.
+
+    One that `break` or `return` may end is a `While`.
+    """
     bounds = _bounds((low, high, step), "`range`")
+    axis = (_operand(low), _operand(high), _operand(step))
 
     def run(indices: tuple[Value, ...]) -> None:
-        index = loop_index(indices[0], *map(_operand, (low, high, step)))
         with unchanged_objects(body):
-            call_unless(body.stopped(), body.bind(index))
+            call_unless(body.stopped(), body.bind(loop_index(indices[0], *axis)))
+        if isinstance(axis[2], Literal) and type(body.stopped()) is Tile:
+            raise _MayStop
 
     def make(initial: tuple[Value, ...], region: Block) -> Op:
         first, last, stride = bounds
         return emit(ops.For, initial=initial, low=first, high=last, step=stride, body=region)
 
-    _loop_of("the loop", [body], run=run, make=make, indices=1).trace()
+    loop = loop_of("the loop", [body], run=run, make=make, indices=1)
+    try:
+        loop.trace()
+    except _MayStop:
+        restore(loop.cells, loop.before)
+        _trace_until_stopped(axis, bounds, body)
+
+
+def _trace_until_stopped(
+    axis: tuple[Any, Any, Literal], bounds: tuple[Value, Value, Value], body: BlockFunction
+) -> None:
+    """Trace a `for` with a constant step whose index, and whether to go on, are carried."""
+    first, last, stride = bounds
+    predicate = "lt" if axis[2].number > 0 else "gt"
+
+    def in_range(value: Value) -> Tile:
+        return Tile(emit(ops.Compare, x=value, y=last, predicate=predicate).result)
+
+    index = types.CellType(Tile(first, weak=True))
+    go = types.CellType(in_range(first))
+
+    def run(indices: tuple[Value, ...]) -> None:
+        del indices
+        value = index.cell_contents.value
+        with unchanged_objects(body):
+            body.call(loop_index(value, *axis))
+        after = emit(ops.Add, x=value, y=stride).result
+        index.cell_contents = Tile(after, weak=True)
+        go.cell_contents = in_range(after) & ~as_condition(body.stopped())
+
+    loop = loop_of("the loop", [body], run=run, make=_make_while)
+    loop.cells = {GO: go, INDEX_NAME: index, **loop.cells}
+    loop.exposed |= {GO, INDEX_NAME}
+    loop.trace()
+
+
+def _make_while(initial: tuple[Value, ...], region: Block) -> Op:
+    """Emit a `While` that goes on as long as its first carried value holds."""
+    builder = require_trace("`while`").builder
+    with builder.block([v.type for v in region.args]) as condition:
+        emit(ops.Yield, values=(condition.args[0],))
+    return emit(ops.While, initial=initial, condition=condition.block, body=region)
 
 
 def trace_pipeline(
@@ -319,7 +151,7 @@ def trace_pipeline(
             schedule=schedule,
         )
 
-    _loop_of("the pipeline", [body], run=run, make=make, indices=len(axes)).trace()
+    loop_of("the pipeline", [body], run=run, make=make, indices=len(axes)).trace()
 
 
 def _require_no_exit(body: BlockFunction) -> None:
@@ -346,13 +178,7 @@ def trace_while(go: object, test: BlockFunction, body: BlockFunction) -> None:
             body.call()
             cell.cell_contents = _next_test(test, body)
 
-    def make(initial: tuple[Value, ...], region: Block) -> Op:
-        builder = require_trace("`while`").builder
-        with builder.block([v.type for v in region.args]) as condition:
-            emit(ops.Yield, values=(condition.args[0],))
-        return emit(ops.While, initial=initial, condition=condition.block, body=region)
-
-    loop = _loop_of("the loop", [body, test], run=run, make=make)
+    loop = loop_of("the loop", [body, test], run=run, make=_make_while)
     loop.cells = {GO: cell, **loop.cells}
     loop.exposed |= {GO}
     loop.trace()

@@ -273,3 +273,27 @@ def test_operations_of_a_step_taken_back_leave_no_trace() -> None:
     assert len(list(operations(traced, ops.Store))) == 1
     kinds = [type(op).__name__ for op in walk(traced.module.body)]
     assert kinds.count("While") == 1
+
+
+def test_a_range_that_a_break_may_end_stops_there() -> None:
+    def kernel(n: Any, o: Any) -> None:
+        for k in range(100, 0, -3):
+            if k < n:
+                break
+            o[0] = k
+
+    traced = trace(kernel, n=i32, o=array(None))
+    assert [type(op) for op in walk(traced.module.body) if isinstance(op, ops.Loop)] == [ops.While]
+    output = np.zeros(1, np.float32)
+    evaluate(traced.module, [50, output])
+    assert output[0] == 52
+
+
+def test_a_break_that_python_decides_leaves_a_plain_loop() -> None:
+    def kernel(n: Any, o: Any, stop: bool = False) -> None:
+        for k in range(n):
+            if stop:
+                break
+            o[k] = k
+
+    assert carried(kernel, n=i32, o=array(None)) == [[]]
