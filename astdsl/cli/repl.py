@@ -11,6 +11,7 @@ import code
 import contextlib
 import itertools
 import linecache
+import rlcompleter
 import sys
 import traceback
 from pathlib import Path
@@ -45,10 +46,12 @@ def run(options: argparse.Namespace, screen: Screen) -> int:
     """Read and run what is typed until the end of the input."""
     del options
     is_typed = sys.stdin.isatty()
+    prompt = Prompt(screen, is_typed=is_typed)
     if is_typed:
         _read_history()
+        _complete_names(prompt)
     try:
-        Prompt(screen, is_typed=is_typed).interact(BANNER if is_typed else "", exitmsg="")
+        prompt.interact(BANNER if is_typed else "", exitmsg="")
     finally:
         if is_typed:
             _write_history()
@@ -91,6 +94,12 @@ class Prompt(code.InteractiveConsole):
 def _read_history() -> None:
     if HAS_READLINE and HISTORY.expanduser().is_file():
         readline.read_history_file(HISTORY.expanduser())
+
+
+def _complete_names(prompt: Prompt) -> None:
+    if HAS_READLINE:
+        readline.set_completer(rlcompleter.Completer(prompt.locals).complete)
+        readline.parse_and_bind("tab: complete")
 
 
 def _write_history() -> None:

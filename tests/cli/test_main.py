@@ -1,14 +1,17 @@
 """The command line as a whole: commands, exit codes, what nobody caught."""
 
 import json
+import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from astdsl.cli.main import COMMANDS, LATER, main
+from astdsl.cli.main import COMMANDS, LATER, main, make_parser
 
+ROOT = Path(__file__).resolve().parents[2]
 KERNELS = str(Path(__file__).with_name("kernels.py"))
 
 
@@ -33,6 +36,22 @@ def test_a_command_that_is_to_come_says_what_to_use(
     assert (
         f"`astdsl {name}` is not in this version\n  help: {LATER[name]}" in capsys.readouterr().err
     )
+
+
+def commands_of_pages() -> list[str]:
+    """Return every call of `astdsl` in a fence of shell commands."""
+    pages = [ROOT / "README.md", *ROOT.glob("docs/*.md")]
+    fences = "".join(
+        text
+        for page in pages
+        for text in re.findall("^```sh\n(.*?)^```$", page.read_text(), re.DOTALL | re.MULTILINE)
+    )
+    return re.findall(r"^(?:\.venv/bin/)?astdsl (.*)$", fences, re.MULTILINE)
+
+
+@pytest.mark.parametrize("command", commands_of_pages())
+def test_a_command_of_the_pages_can_be_parsed(command: str) -> None:
+    assert make_parser().parse_args(shlex.split(command)).command in COMMANDS
 
 
 def test_a_misspelt_command_is_hinted_at(capsys: pytest.CaptureFixture[str]) -> None:
