@@ -155,10 +155,12 @@ class GlobalMemory:
         if width > 1 and int(np.bitwise_or.reduce(addresses)) & (width - 1):
             bad = (addresses & (width - 1)) != 0
             at = int(addresses[np.argmax(bad)])
+            lane = _lane(lanes, bad)
             raise m.fault(
                 "E221",
-                f"misaligned access: global address {at:#x} is not a multiple of {width}",
-                _lane(lanes, bad),
+                f"misaligned access by thread {m.thread_of[lane]}: global address {at:#x} is not a"
+                f" multiple of {width}",
+                lane,
             )
         allocation = self.find(int(addresses.min()))
         if allocation is not None and int(addresses.max()) + width <= allocation.high:
@@ -202,7 +204,8 @@ class GlobalMemory:
     ) -> None:
         if allocation.read_only:
             lane = int(lanes.index[0 if mask is None else np.argmax(mask)])
-            raise m.fault("E222", f"store to {allocation.name}, which is read-only", lane)
+            text = f"thread {m.thread_of[lane]} stores to {allocation.name}, which is read-only"
+            raise m.fault("E222", text, lane)
 
 
 def _lane(lanes: Lanes, bad: BoolArray) -> int:

@@ -54,8 +54,9 @@ def check_span(m: Machine, lanes: Lanes, span: Span, offsets: Array) -> None:
         at = int(offsets[np.argmax(bad)])
         raise m.fault(
             "E220",
-            f"access of {width} bytes at {span.space} address {at:#x}, outside of the"
-            f" {span.size_bytes} bytes of {span.space} memory",
+            f"access of {width} bytes at {span.space} address {at:#x} by thread"
+            f" {m.thread_of[first_lane(lanes, bad)]}, outside of the {span.size_bytes} bytes of"
+            f" {span.space} memory",
             first_lane(lanes, bad),
         )
     if span.aligned and width > 1 and int(np.bitwise_or.reduce(offsets)) & (width - 1):
@@ -245,8 +246,10 @@ def misaligned(m: Machine, lanes: Lanes, space: str, addresses: Array, align: in
     """Return the fault of an access that is not aligned to its width (PTX ISA 9.7.9.8)."""
     bad = (addresses & (align - 1)) != 0
     at = int(addresses[np.argmax(bad)])
+    lane = first_lane(lanes, bad)
     return m.fault(
         "E221",
-        f"misaligned access: {space} address {at:#x} is not a multiple of {align}",
-        first_lane(lanes, bad),
+        f"misaligned access by thread {m.thread_of[lane]}: {space} address {at:#x} is not a"
+        f" multiple of {align}",
+        lane,
     )

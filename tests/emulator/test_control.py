@@ -288,3 +288,9 @@ def test_results_do_not_depend_on_which_thread_goes_first(order: Any) -> None:
     got = results(body, declarations=".shared .align 4 .b8 sh[256];", order=order)
     sums = [t * (t - 1) // 2 for t in range(64)]
     assert got == [sums[32 * (1 - t // 32) + t % 32] for t in range(64)]
+
+
+@pytest.mark.parametrize("count", [20, 100, 264])
+def test_register_counts_that_do_not_exist_are_refused(count: int) -> None:
+    with pytest.raises(Unsupported, match="multiple of 8"):
+        launch(f"setmaxnreg.inc.sync.aligned.u32 {count};")

@@ -84,3 +84,16 @@ def test_a_misaligned_destination_is_a_fault() -> None:
     with pytest.raises(DeviceFault) as error:
         copied("cp.async.ca.shared.global [%r2+4], [%d2], 8; cp.async.wait_all;")
     assert error.value.code == "E221"
+
+
+@pytest.mark.parametrize("completion", COMPLETIONS)
+def test_an_mbarrier_is_told_when_the_copies_of_a_thread_are_done(completion: Any) -> None:
+    body = """setp.eq.u32 %p0, %r0, 0; @%p0 mbarrier.init.shared.b64 [sh+1024], 32; bar.sync 0;
+      cp.async.cg.shared.global [%r2], [%d2], 16;
+      cp.async.mbarrier.arrive.noinc.shared.b64 [sh+1024];
+      WAIT: mbarrier.try_wait.parity.shared.b64 %p1, [sh+1024], 0; @!%p1 bra WAIT;
+      mbarrier.inval.shared.b64 [sh+1024];"""
+    source, out = copied(
+        body.replace("mbarrier.inval", "@%p0 mbarrier.inval"), completion=completion
+    )
+    assert out.tolist() == source.tolist()

@@ -90,3 +90,14 @@ def test_an_output_may_be_read_back_after_it_was_written() -> None:
         uninitialised=[out],
     )
     assert out[:2].tolist() == [4, 4]
+
+
+def test_elements_of_a_vector_are_undefined_apart() -> None:
+    out = np.zeros(4, np.uint32)
+    body = """ld.param.u64 %d0, [p0]; st.shared.b32 [sh], 7; st.shared.b32 [sh+8], 9; bar.sync 0;
+      ld.shared.v4.b32 {%r0, %r1, %r2, %r3}, [sh]; st.global.b32 [%d0], %r0;
+      st.global.b32 [%d0+8], %r2;"""
+    launch(body, [out])
+    assert out.tolist() == [7, 0, 9, 0]
+    with pytest.raises(DeviceFault):
+        launch(body + "st.global.b32 [%d0+4], %r1;", [out])

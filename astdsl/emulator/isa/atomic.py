@@ -91,6 +91,8 @@ class _Atomic:
         unknown = np.zeros(lanes.n, np.bool_)
         for turn in turns(addresses):
             some = Turn(lanes, turn)
+            # Atomics are strong: no race among themselves, and what they see may be relied upon.
+            m.acquire(some.lanes)
             third = None if others is None else others[some.at]
             before[some.at], missing = self._exchange(
                 m, some.lanes, addresses[some.at], operands[some.at], third
@@ -111,6 +113,7 @@ class _Atomic:
         old = _seen(raw, self.scalar)
         new = self.update(old, operand, third)
         stored = np.ascontiguousarray(new, self.scalar.dtype).view(dtype).reshape(-1)
+        m.acquire(lanes)
         m.memory.store(m, lanes, self.space, addresses, stored, missing)
         return old, missing
 

@@ -14,6 +14,7 @@ import numpy as np
 
 from astdsl.emulator.asynchronous import Operation
 from astdsl.emulator.isa import Execute, executes
+from astdsl.emulator.isa.mbarrier import barrier_place, use
 from astdsl.emulator.scalars import UNSIGNED
 from astdsl.emulator.syntax import Immediate
 
@@ -64,6 +65,11 @@ class Copies:
                 wanted = wanted & (copy.group > 0) & old
             if wanted.any():
                 self.asynchronous.complete(copy.operation)
+
+    def of(self, lanes: Lanes) -> list[Operation]:
+        """Return the copies that some of the lanes have in flight."""
+        member = self._members(lanes)
+        return [copy.operation for copy in self.copies if member[copy.index].any()]
 
     def _members(self, lanes: Lanes) -> Array:
         member = np.zeros(len(self.groups), np.bool_)
@@ -155,3 +161,29 @@ def prepare_wait(ops: Operands) -> Execute:
     ops.allow("async", "wait_group", "wait_all")
     n_pending = ops.immediate(ops.args[0]) if ops.has("wait_group") else None
     return lambda m, lanes: m.state(Copies).wait(lanes, n_pending)
+
+
+@executes("cp.async.mbarrier.arrive")
+def prepare_arrive(ops: Operands) -> Execute:
+    """`cp.async.mbarrier.arrive.noinc.b64 [addr]`: arrive when the thread's copies are done."""
+    ops.allow("async", "mbarrier", "arrive", "noinc", "shared", "shared::cta")
+    if not ops.has("noinc"):
+        raise ops.refuse("only the form with .noinc is modelled")
+    place = barrier_place(ops, ops.args[0])
+
+    def execute(m: Machine, lanes: Lanes) -> None:
+        rows, offsets = (np.array(part) for part in place(m, lanes))
+        copies = m.state(Copies).of(lanes)
+        ones = np.ones(lanes.n, np.int64)
+
+        def perform() -> None:
+            for copy in copies:
+                m.asynchronous.complete(copy)
+            use(m, lanes, lambda barriers: barriers.arrive(rows, offsets, ones))
+            if m.guard is not None:
+                m.guard.arrive_mbarrier(lanes, rows, offsets)
+
+        what = "cp.async.mbarrier.arrive"
+        m.asynchronous.issue(Operation(perform, what, m.place_text(m.pc), signals=True))
+
+    return execute

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from astdsl.emulator.registers import Place
     from astdsl.emulator.scalars import Array, Scalar
 
+Load = Callable[["Machine", "Lanes", str, "Array", Any, int], "Loaded"]
 SPACES = ("global", "shared", "local", "param", "const")
 WIDTHS = ("v2", "v4", "v8")
 # Orders, scopes and cache hints: every access of the emulator is seen by all at once.
@@ -48,6 +50,12 @@ def space_of(ops: Operands, address: Operand) -> str:
     base = address.base if isinstance(address, Address) else None
     found = ops.site.symbol(base.name) if isinstance(base, Symbol) else None
     return found[0] if found else ""
+
+
+def is_strong(ops: Operands) -> bool:
+    """Say whether an access is strong: not a race with other strong ones (PTX ISA 8.2.2)."""
+    words = ("acquire", "release", "acq_rel", "relaxed", "volatile", "mmio")
+    return any(ops.has(word) for word in words)
 
 
 def element_count(ops: Operands) -> int:
@@ -78,16 +86,16 @@ def prepare_load(ops: Operands) -> Execute:
     places: list[Place | None] = [None if is_sink(e) else ops.place(e) for e in elements]
     dtype, words = _storage(scalar)
 
-    used_bytes = ops.instruction.used_bytes
-    load = _load_all if used_bytes is None else _UsedBytes(used_bytes).load
+    load, parts = _loader(ops.instruction.used_bytes, scalar, count)
 
     # A flag that another warp sets: what it did before may be relied upon from here.
-    synchronises = any(ops.has(word) for word in ("acquire", "relaxed", "volatile", "mmio"))
+    synchronises = is_strong(ops)
 
     def execute(m: Machine, lanes: Lanes) -> None:
         if synchronises:
             m.acquire(lanes)
-        values, undefined = load(m, lanes, space, address(m, lanes), dtype, count * words)
+        at = address(m, lanes)
+        values, undefined = load(m, lanes, space, at, dtype, count * words)
         if words == 2:
             values = values.reshape(-1, count, 2)
         typed = values.view(scalar.dtype) if scalar.count == 1 else values
@@ -97,11 +105,22 @@ def prepare_load(ops: Operands) -> Execute:
             for i, write in enumerate(writes):
                 write(m, lanes, _packed(typed[:, i], scalar))
         if undefined is not None or m.undefined:
-            for place in places:
+            for i, place in enumerate(places):
+                mask = undefined
+                if mask is not None and count > 1:
+                    _, mask = parts[i](m, lanes, space, at + i * scalar.bytes, dtype, words)
                 if place is not None:
-                    mark(m, place, lanes, undefined)
+                    mark(m, place, lanes, mask)
 
     return execute
+
+
+def _loader(used_bytes: int | None, scalar: Scalar, count: int) -> tuple[Load, list[Load]]:
+    """Return what loads a vector, and what loads each element of it alone."""
+    if used_bytes is None:
+        return _load_all, [_load_all] * count
+    parts = [_UsedBytes(used_bytes >> i * scalar.bytes).load for i in range(count)]
+    return _UsedBytes(used_bytes).load, list(parts)
 
 
 def _load_all(
@@ -172,7 +191,11 @@ def prepare_store(ops: Operands) -> Execute:
     places = tuple(ops.reads)
     dtype, words = _storage(scalar)
 
+    strong = is_strong(ops)
+
     def execute(m: Machine, lanes: Lanes) -> None:
+        if strong:
+            m.acquire(lanes)
         undefined = undefined_mask(m, lanes, places) if m.undefined else None
         if count == 1 and words == 1:
             values = np.broadcast_to(reads[0](m, lanes), lanes.n)
