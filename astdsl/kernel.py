@@ -240,6 +240,11 @@ class Placed:
     def __repr__(self) -> str:
         return f"<{self._kernel!r} placed>"
 
+    @property
+    def receiver(self) -> tuple[Any, ...]:
+        """A method's first argument, empty for a function."""
+        return self._place[2]
+
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Launch on this device."""
         with self._kernel.boundary:

@@ -75,4 +75,5 @@ def function_of(kernel: Kernel | Placed) -> FunctionType:
 
 def signature_of_kernel(kernel: Kernel | Placed) -> Signature:
     """Return a kernel's signature. Raises BadSignature."""
-    return signature_of(function_of(kernel))
+    is_method = isinstance(kernel, Placed) and bool(kernel.receiver)
+    return signature_of(function_of(kernel), is_method=is_method)

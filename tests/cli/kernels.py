@@ -36,3 +36,12 @@ def root(x: In[f32, "M"], o: Out[f32, "M"]):
 def wasteful(x: In[f32, "8"], o: Out[f32, "8"]):
     unused = x[...] * 2  # noqa: F841
     o[...] = x[...]
+
+
+class Doubled:
+    @kernel
+    def method(self, x: In[f32, "8"], o: Out[f32, "8"]):
+        o[...] = x[...] * 2
+
+
+bound = Doubled().method

@@ -28,6 +28,11 @@ def test_an_array_that_is_changed_in_place_is_compared(
     assert list(json.loads(capsys.readouterr().out)["outputs"]) == ["x"]
 
 
+def test_a_method_of_an_object_is_run(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", f"{KERNELS}:bound"]) == 0
+    assert "o       equal, bit for bit" in capsys.readouterr().out
+
+
 def test_an_output_may_not_be_given(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["run", f"{KERNELS}:fixed", "--arg", "o=8x16"]) == 2
     assert "leave `--arg o` out" in capsys.readouterr().err
