@@ -10,8 +10,9 @@ import builtins
 import re
 from types import FrameType, TracebackType
 
-from astdsl.errors import UnknownName, did_you_mean
+from astdsl.errors import UnknownName, UnsupportedFeature, did_you_mean
 from astdsl.frontend.locate import Codes
+from astdsl.lang.missing import MISSING
 
 
 def unknown_name(error: NameError, codes: Codes) -> Exception:
@@ -29,6 +30,10 @@ def unknown_name(error: NameError, codes: Codes) -> Exception:
             (span, ""),
             help=f"assign `{name}` before the block that reads it: a block is traced once for all "
             "of its steps",
+        )
+    if name in MISSING:
+        return UnsupportedFeature(
+            f"`{name}` is not in this version", (span, ""), help=MISSING[name]
         )
     return UnknownName(
         f"there is no name `{name}`",
