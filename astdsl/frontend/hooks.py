@@ -228,9 +228,8 @@ def raised(session: Session) -> None:
 def refuse(session: Session, what: str) -> None:
     """Refuse syntax that has no meaning in a kernel."""
     del session
-    raise fault(
-        UnsupportedSyntax, f"`{what}` is not supported in a kernel", help=REFUSED_HELP[what]
-    )
+    way_out = REFUSED_HELP.get(what, "write it outside of the kernel")
+    raise fault(UnsupportedSyntax, f"`{what}` is not supported in a kernel", help=way_out)
 
 
 def matched(session: Session, subject: Any) -> Any:

@@ -174,9 +174,9 @@ class Scope:
         if type(node) in REFUSED:
             return [self.refusal(node, REFUSED[type(node)])]
         handler = HANDLERS.get(type(node))
-        if handler is not None:
-            return handler(self, node)
-        return [self.expressions.visit(node)]
+        if handler is None:
+            return [self.refusal(node, f"{type(node).__name__} statement")]
+        return handler(self, node)
 
     def refusal(self, node: ast.stmt, what: str) -> ast.stmt:
         """Return the statement that refuses `what` when it is reached."""
@@ -426,6 +426,12 @@ def as_it_is(scope: Scope, node: ast.stmt) -> list[ast.stmt]:
     return [node]
 
 
+def expressions_only(scope: Scope, node: ast.stmt) -> list[ast.stmt]:
+    """Statements of which only the expressions are rewritten."""
+    made: ast.stmt = scope.expressions.visit(node)
+    return [made]
+
+
 def nonlocal_(scope: Scope, node: ast.Nonlocal) -> list[ast.stmt]:
     """`nonlocal`: declared once, at the head of the function."""
     del scope, node
@@ -456,19 +462,27 @@ def annotated(scope: Scope, node: ast.AnnAssign) -> list[ast.stmt]:
 
 
 Handler = Callable[..., list[ast.stmt]]
+# `type X = ...`, from Python 3.12 on.
+TYPE_ALIAS = {kind: as_it_is for kind in ast.stmt.__subclasses__() if kind.__name__ == "TypeAlias"}
 HANDLERS: dict[type[ast.stmt], Handler] = {
+    **TYPE_ALIAS,
     ast.AnnAssign: annotated,
     ast.Assert: assert_,
     ast.Assign: assign_,
+    ast.AugAssign: expressions_only,
     ast.Break: leave,
     ast.ClassDef: as_it_is,
     ast.Continue: leave,
+    ast.Expr: expressions_only,
     ast.For: for_,
     ast.FunctionDef: function_,
     ast.Global: global_,
     ast.If: if_,
+    ast.Import: as_it_is,
+    ast.ImportFrom: as_it_is,
     ast.Match: match,
     ast.Nonlocal: nonlocal_,
+    ast.Pass: as_it_is,
     ast.Raise: raise_,
     ast.Return: return_,
     ast.While: while_,

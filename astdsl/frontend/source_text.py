@@ -64,7 +64,7 @@ def _find(file: str, text: str, code: CodeType, can_change: bool) -> FunctionSou
     found = [candidate for candidate in candidates if _encloses(candidate[0], code)]
     if len(found) > 1:  # lambdas of one line
         found = [candidate for candidate in found if _has_places_of(*candidate, code)]
-    if not found:
+    if len(found) != 1:
         return None
     if can_change and not _is_compiled_from(code, file, text):
         return None

@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+import ast
 from pathlib import Path
 
+from astdsl.frontend.expressions import ExpressionRewriter
+from astdsl.frontend.rewrite import HANDLERS, REFUSED
 from astdsl.ir.dtypes import i32
 from tests.frontend.test_spans import module_of
 from tests.frontend.tracing import array, trace
 from tests.goldens import Golden
+
+# Expressions that mean what they mean in Python, whatever the values are.
+PLAIN = {
+    "Attribute", "BinOp", "Constant", "Dict", "DictComp", "FormattedValue", "GeneratorExp",
+    "Interpolation", "JoinedStr", "Lambda", "List", "ListComp", "Name", "NamedExpr", "Set",
+    "SetComp", "Slice", "Starred", "Subscript", "TemplateStr", "Tuple",
+}  # fmt: skip
 
 SOURCE = '''
 def helper(x, *, scale=2):
@@ -69,3 +79,15 @@ def test_the_text_is_parsed_once_and_never_changed(tmp_path: Path) -> None:
     module = module_of(tmp_path / "kernel.py", SOURCE)
     first = trace(module.kernel, n=i32, o=array(None, dtype=i32)).source
     assert trace(module.kernel, n=i32, o=array(None, dtype=i32)).source == first
+
+
+def test_every_statement_of_python_is_rewritten_or_refused() -> None:
+    assert HANDLERS.keys() | REFUSED.keys() == set(ast.stmt.__subclasses__())
+    assert not HANDLERS.keys() & REFUSED.keys()
+
+
+def test_every_expression_of_python_is_rewritten_or_plain() -> None:
+    every = {kind.__name__ for kind in ast.expr.__subclasses__()}
+    rewritten = {name for name in every if f"visit_{name}" in vars(ExpressionRewriter)}
+    assert every == rewritten | (PLAIN & every)
+    assert not rewritten & PLAIN
