@@ -21,13 +21,13 @@ from astdsl.passes import STANDARD
 
 @dataclass(frozen=True, slots=True)
 class Compiled:
-    """A kernel's scheduled IR, LLVM as it was written, PTX, launch plan, shared-memory map."""
+    """A kernel's scheduled IR, LLVM as it was written, PTX, launch plan, maps of shared memory."""
 
     scheduled: Module
     llvm: str
     ptx: str
     plan: LaunchPlan
-    shared: SharedPlan
+    shared: tuple[SharedPlan, ...]
 
 
 def compile_module(module: Module, target: str) -> Compiled:

@@ -102,13 +102,37 @@ class Check:
 
 
 @dataclass(frozen=True, slots=True)
-class LaunchPlan:
-    """How to launch a compiled kernel: entry `name`, `slots` in order, `grid` blocks on x."""
+class Scratch:
+    """Memory of one call, unwritten at first: the parameter after the kernel's own and earlier ones.
+
+    Rows are padded to 16 bytes, so that TMA can describe it; the base is aligned to 16 bytes.
+    """
 
     name: str
-    target: str
+    shape: tuple[HostExpression, ...]
+    dtype: DType
+    span: Span
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One launch: the entry `name` of the PTX, its parameters in order, `grid` blocks on x."""
+
+    name: str
     slots: tuple[Slot, ...]
     grid: HostExpression
     threads: int
     shared_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchPlan:
+    """How to launch a compiled kernel: its entries one after the other, each when the last is done.
+
+    Slots count the kernel's parameters and then `scratch`.
+    """
+
+    target: str
+    entries: tuple[Entry, ...]
+    scratch: tuple[Scratch, ...] = ()
     checks: tuple[Check, ...] = ()

@@ -12,6 +12,9 @@ from typing import TypeAlias
 from astdsl.ir.dtypes import DType, boolean, i64
 
 GMEM, SMEM, TMEM = "gmem", "smem", "tmem"
+# What a tensor map describes (CUDA driver API, cuTensorMapEncodeTiled).
+TMA_ALIGN_BYTES = 16
+TMA_MAX_RANK = 5
 
 
 def _dims(shape: tuple[int | None, ...]) -> str:

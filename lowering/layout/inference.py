@@ -19,6 +19,7 @@ from astdsl.lowering.layout.registers import (
     WIDEST_ACCESS_BYTES,
     Layout,
     blocked,
+    square,
     tmem_accumulator,
     wgmma_accumulator,
 )
@@ -219,6 +220,11 @@ def _insert(inference: Inference, op: ops.Insert) -> None:
 @_infers(ops.AccumulatorRead)
 def _accumulator_read(inference: Inference, op: ops.AccumulatorRead) -> None:
     inference.place(op.result, accumulator_layout(op.accumulator, inference))
+
+
+@_infers(ops.SharedDot)
+def _shared_dot(inference: Inference, op: ops.SharedDot) -> None:
+    inference.place(op.result, square(op.result.tile.shape, inference.threads))
 
 
 def accumulator_layout(accumulator: Value, inference: Inference) -> Layout:

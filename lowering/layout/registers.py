@@ -22,6 +22,7 @@ REPLICATED = -1
 WARPGROUP_THREADS = 128
 TMEM_LANES = 128
 WIDEST_ACCESS_BYTES = 16
+SQUARE_COLUMNS = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,6 +218,24 @@ def _threads_along(count: int, left: int) -> int:
 
 def _power_of_two_over(n: int) -> int:
     return 1 << max(0, (n - 1).bit_length())
+
+
+@lru_cache(maxsize=256)
+def square(shape: tuple[int, ...], threads: int) -> Layout:
+    """Return the layout of a product by the threads: each holds about as many rows as columns.
+
+    Neighbouring threads hold neighbouring columns, so a row of B is read without conflicts.
+    """
+    rows, columns = shape
+    across = min(_power_of_two_over(columns), threads, SQUARE_COLUMNS)
+    down = min(_power_of_two_over(rows), threads // across)
+    digits = (
+        Digit(across, 1, 1),
+        Digit(down, 0, 1),
+        Digit(threads // (across * down), REPLICATED, 0),
+    )
+    registers = (Digit(-(-columns // across), 1, across), Digit(-(-rows // down), 0, down))
+    return normalised(Layout(shape, registers, digits))
 
 
 @lru_cache(maxsize=256)

@@ -17,6 +17,8 @@ from astdsl.ir.core import Value
 from astdsl.ir.dtypes import DType
 
 SWIZZLES_BYTES = (128, 64, 32)
+SWIZZLE_PERIOD_BITS = 7  # PTX ISA 5.5.7: address bits 7 and up are XORed into bits 4 and up
+SWIZZLE_UNIT_BYTES = 16
 BUFFER_ALIGN_BYTES = 1024
 PLAIN_ALIGN_BYTES = 128
 BARRIER_BYTES = 8

@@ -8,14 +8,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cached_property
 
+import numpy as np
+
 from astdsl.ir import ops
+from astdsl.lowering.layout.offsets import SplitOffsets, split_offsets
 from astdsl.lowering.layout.registers import WIDEST_ACCESS_BYTES, Layout
-from astdsl.lowering.layout.shared import BufferLayout
+from astdsl.lowering.layout.shared import SWIZZLE_PERIOD_BITS, SWIZZLE_UNIT_BYTES, BufferLayout
 from astdsl.lowering.nvptx.function import MEMORY_TYPES, Emitter
 from astdsl.lowering.nvptx.values import LV, i32, i64
-
-_SWIZZLE_PERIOD_BITS = 7  # PTX ISA 5.5.7: address bits 7 and up are XORed into bits 4 and up
-_SWIZZLE_UNIT_BYTES = 16
 
 
 def vector_elements(layout: Layout, axis: int, element_bytes: int) -> int:
@@ -156,6 +156,7 @@ class SharedWindow:
         self.pointer = slot_pointer(emitter, op.ref, starts[: self.slot_axes])
         kept = [a for a in range(len(op.kept)) if op.kept[a]]
         self.tile_axis = {axis - self.slot_axes: k for k, axis in enumerate(kept)}
+        self._bases: dict[int, LV] = {}
 
     @cached_property
     def vector(self) -> int:
@@ -173,8 +174,47 @@ class SharedWindow:
 
     def address(self, register: int) -> LV:
         """Return the address of a register's element."""
-        places = [self._place(axis, register) for axis in range(len(self.buffer.shape))]
-        return buffer_address(self.emitter, self.pointer, self.buffer, places)
+        if self._split is None:
+            places = [self._place(axis, register) for axis in range(len(self.buffer.shape))]
+            return buffer_address(self.emitter, self.pointer, self.buffer, places)
+        flip, move = self._split.moves(self._offsets(register))
+        return self.builder.gep("i8", self._flipped(flip), i32(move))
+
+    @cached_property
+    def _split(self) -> SplitOffsets | None:
+        """How registers' places differ by constants, None where they do not."""
+        starts = [self.emitter.forms[v] for v in self.op.starts[self.slot_axes :]]
+        if not self.layout.is_exact or not all(s.is_constant for s in starts):
+            return None
+        axes = range(len(self.buffer.shape))
+        scaled = self.layout.bases * [self._step(a) for a in self.tile_axis]
+        threads = np.zeros((len(scaled), len(axes)), np.int64)
+        threads[:, list(self.tile_axis)] = scaled
+        registers = [self._offsets(k) for k in range(self.layout.register_count)]
+        return split_offsets(self.buffer, threads, np.array(registers))
+
+    def _offsets(self, register: int) -> tuple[int, ...]:
+        """Return the constant part of a register's coordinates in the slot."""
+        places = [self.emitter.forms[v].constant for v in self.op.starts[self.slot_axes :]] or [0]
+        for axis, tile_axis in self.tile_axis.items():
+            places[axis] += self.layout.offsets[register][tile_axis] * self._step(axis)
+        return tuple(places)
+
+    def _step(self, axis: int) -> int:
+        return self.op.steps[axis + self.slot_axes]
+
+    def _flipped(self, flip: int) -> LV:
+        """Return the thread's address with some bits flipped; made once for each `flip`."""
+        if flip not in self._bases:
+            places = [i32(0) for _ in self.buffer.shape]
+            for axis, tile_axis in self.tile_axis.items():
+                coordinate = self.emitter.coordinate_base(self.layout, tile_axis)
+                places[axis] = self.builder.mul(coordinate, i32(self._step(axis)))
+            offset = buffer_offset(self.emitter, self.buffer, places)
+            self._bases[flip] = self.builder.gep(
+                "i8", self.pointer, self.builder.xor(offset, i32(flip))
+            )
+        return self._bases[flip]
 
     def _place(self, axis: int, register: int) -> LV:
         start = self.starts[axis] if self.starts else i32(0)
@@ -185,8 +225,7 @@ class SharedWindow:
         if self.layout.padded[tile_axis] > self.layout.shape[tile_axis]:
             last = self._last_place(axis, self.layout.offsets[register][tile_axis])
             coordinate = self.builder.intrinsic("llvm.umin", coordinate, i32(last))
-        step = self.op.steps[axis + self.slot_axes]
-        return self.builder.add(start, self.builder.mul(coordinate, i32(step)))
+        return self.builder.add(start, self.builder.mul(coordinate, i32(self._step(axis))))
 
     def _last_place(self, axis: int, offset: int) -> int:
         """Return where registers beyond the tile reach: as aligned as those inside."""
@@ -207,6 +246,11 @@ def slot_pointer(emitter: Emitter, ref: object, slots: Sequence[LV]) -> LV:
 
 def buffer_address(emitter: Emitter, pointer: LV, buffer: BufferLayout, places: Sequence[LV]) -> LV:
     """Return the address of the element at `places` (i32, one an axis) of a slot."""
+    return emitter.builder.gep("i8", pointer, buffer_offset(emitter, buffer, places))
+
+
+def buffer_offset(emitter: Emitter, buffer: BufferLayout, places: Sequence[LV]) -> LV:
+    """Return the byte in a slot of the element at `places` (i32, one an axis)."""
     builder = emitter.builder
     column = places[buffer.order[0]]
     row = i32(0)
@@ -219,8 +263,8 @@ def buffer_address(emitter: Emitter, pointer: LV, buffer: BufferLayout, places: 
         offset = builder.add(offset, builder.mul(chunk, i32(buffer.chunk_bytes)))
     offset = builder.add(offset, builder.mul(column, i32(buffer.dtype.bytes)))
     if buffer.swizzle_bytes:
-        rows = builder.lshr(offset, i32(_SWIZZLE_PERIOD_BITS))
-        mask = buffer.swizzle_bytes // _SWIZZLE_UNIT_BYTES - 1
-        flip = builder.mul(builder.and_(rows, i32(mask)), i32(_SWIZZLE_UNIT_BYTES))
+        rows = builder.lshr(offset, i32(SWIZZLE_PERIOD_BITS))
+        mask = buffer.swizzle_bytes // SWIZZLE_UNIT_BYTES - 1
+        flip = builder.mul(builder.and_(rows, i32(mask)), i32(SWIZZLE_UNIT_BYTES))
         offset = builder.xor(offset, flip)
-    return builder.gep("i8", pointer, offset)
+    return offset

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
+from astdsl.lowering.nvptx import folding
 from astdsl.lowering.nvptx.asm.row import AsmRow
 from astdsl.lowering.nvptx.debug import LineTable
 from astdsl.lowering.nvptx.globals import Globals
@@ -136,11 +137,14 @@ class Builder:
         return f"{debug} {{\n{blocks}\n}}"
 
     def binary(self, operation: str, left: LV, right: LV, flags: str = "") -> LV:
-        """Apply an arithmetic instruction; `flags` are LLVM's (``nsw``, ``contract``)."""
+        """Apply an arithmetic instruction, or fold it; `flags` are LLVM's (``nsw``, ``contract``)."""
         allowed = FLOAT_OPERATIONS if is_float(left.type) else INTEGER_OPERATIONS
         if operation not in allowed:
             raise AssertionError(f"{operation} does not apply to {left.type}")
         _require_type(right, left.type, operation)
+        folded = folding.binary(operation, left, right)
+        if folded is not None:
+            return folded
         flags = f" {flags}" if flags else ""
         return self._value(left.type, f"{operation}{flags} {left.type} {left.name}, {right.name}")
 
@@ -182,7 +186,8 @@ class Builder:
 
     def icmp(self, condition: str, left: LV, right: LV) -> LV:
         """Compare integers or pointers: ``eq ne slt sle sgt sge ult ule ugt uge``."""
-        return self._compare("icmp", condition, left, right)
+        known = folding.compare(condition, left, right)
+        return self._compare("icmp", condition, left, right) if known is None else known
 
     def fcmp(self, condition: str, left: LV, right: LV) -> LV:
         """Compare floats: ``oeq one olt ...`` are false on NaN, ``une ult ...`` true."""
@@ -191,6 +196,9 @@ class Builder:
     def select(self, condition: LV, yes: LV, no: LV) -> LV:
         """Choose between two values; neither is skipped."""
         _require_type(no, yes.type, "select")
+        folded = folding.select(condition, yes, no)
+        if folded is not None:
+            return folded
         return self._value(yes.type, f"select {condition.typed}, {yes.typed}, {no.typed}")
 
     def cast(self, operation: str, value: LV, type: str) -> LV:
@@ -199,6 +207,9 @@ class Builder:
             raise AssertionError(f"{operation} is not a cast")
         if value.type == type:
             return value
+        folded = folding.cast(operation, value, type)
+        if folded is not None:
+            return folded
         return self._value(type, f"{operation} {value.typed} to {type}")
 
     def shared_address(self, pointer: LV) -> LV:
@@ -227,6 +238,8 @@ class Builder:
 
     def gep(self, element: str, pointer: LV, index: LV) -> LV:
         """Move a pointer by `index` elements of type `element`."""
+        if folding.number_of(index) == 0:
+            return pointer
         return self._value(pointer.type, f"getelementptr {element}, {pointer.typed}, {index.typed}")
 
     def load(self, type: str, pointer: LV, align: int) -> LV:

@@ -1,22 +1,25 @@
-"""From a scheduled kernel to LLVM text, and the plan of its launch.
+"""From a scheduled kernel to LLVM text, and the plan of its launches.
 
-Invariant: the order of `LaunchPlan.slots` is the order of the kernel's parameters.
+Invariant: the order of `Entry.slots` is the order of the entry's parameters.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from astdsl.ir import ops
-from astdsl.ir.core import IN, Block, Module, Op, Param, Value, walk
+from astdsl.ir.core import SCRATCH, Block, Module, Op, Param, Value, walk
 from astdsl.ir.launch import (
     Check,
     DimSlot,
+    Entry,
     LaunchPlan,
     MapSlot,
     PointerSlot,
     ScalarSlot,
+    Scratch,
     Slot,
     StrideSlot,
 )
@@ -47,51 +50,87 @@ from astdsl.source import NOWHERE
 
 @dataclass(frozen=True, slots=True)
 class Emitted:
-    """The LLVM text of a kernel, how to launch it, and what stands in its shared memory."""
+    """The LLVM text of a kernel, how to launch it, and the shared memory of each launch."""
 
     text: str
     plan: LaunchPlan
-    shared: SharedPlan
+    shared: tuple[SharedPlan, ...]
 
 
 def emit(module: Module, target: Target) -> Emitted:
-    """Write a module of one `Launch` as LLVM text."""
-    launch = _launch(module)
-    program = _program(module, launch)
-    threads = launch.warpgroups * target.threads_per_warpgroup
-    shared = plan_shared(program, target)
-    given = [param.value for param in module.params]
-    placements = infer_layouts(program, threads, target, given)
-    parameters = _Parameters(module, program, shared)
+    """Write a module of launches as LLVM text, each an entry of its own."""
+    launches = [op for op in module.body.ops if isinstance(op, ops.Launch)]
+    assert launches, "a scheduled module has launches"
+    allocations = [op for op in module.body.ops if isinstance(op, ops.AllocGmem)]
+    params = (*module.params, *(_scratch_param(k, op) for k, op in enumerate(allocations)))
+    host = HostExpressions(module)
     llvm = LlvmModule()
     name = kernel_name(module.name)
-    builder = llvm.kernel(name, parameters.declared, LaunchBounds(threads=threads))
-    if module.span is not NOWHERE:
-        builder.debug(module.span.file, module.span.line)
-    emitter = Emitter(builder, target, threads, placements, shared, Forms(program))
-    parameters.define(emitter)
-    _body(emitter, program)
-    host = HostExpressions(module)
+    names = [name] if len(launches) == 1 else [f"{name}_{n}" for n in range(1, len(launches) + 1)]
+    emitted = [
+        _Launch(module, launch, params, target).emit(llvm, each, host)
+        for launch, each in zip(launches, names, strict=True)
+    ]
     plan = LaunchPlan(
-        name=name,
         target=target.name,
-        slots=tuple(parameters.slots),
-        grid=host[ops.yielded(launch.grid)[0]],
-        threads=threads,
-        shared_bytes=shared.total_bytes,
+        entries=tuple(entry for entry, _ in emitted),
+        scratch=tuple(_scratch(op, host) for op in allocations),
         checks=tuple(
             Check(host[op.condition], op.message, op.span)
             for op in module.body.ops
             if isinstance(op, ops.Assert)
         ),
     )
-    return Emitted(llvm.text(), plan, shared)
+    return Emitted(llvm.text(), plan, tuple(shared for _, shared in emitted))
 
 
-def _launch(module: Module) -> ops.Launch:
-    launches = [op for op in module.body.ops if isinstance(op, ops.Launch)]
-    assert len(launches) == 1, f"a scheduled module has one launch, not {len(launches)}"
-    return launches[0]
+def _scratch_param(number: int, op: ops.AllocGmem) -> Param:
+    # No parameter that a user names has a dot in its name.
+    return Param(value=op.result, name=f"{op.label}.{number}", role=SCRATCH, span=op.span)
+
+
+def _scratch(op: ops.AllocGmem, host: HostExpressions) -> Scratch:
+    dims = iter(op.dims)
+    shape = tuple(host[next(dims)] if n is None else n for n in op.shape)
+    return Scratch(op.label or "scratch", shape, op.dtype, op.span)
+
+
+class _Launch:
+    """One launch of a module; `params` are the kernel's, then its scratch."""
+
+    def __init__(
+        self, module: Module, launch: ops.Launch, params: Sequence[Param], target: Target
+    ) -> None:
+        self.module = module
+        self.launch = launch
+        self.params = params
+        self.target = target
+        self.program = _program(module, launch)
+        self.threads = launch.warpgroups * target.threads_per_warpgroup
+        self.shared = plan_shared(self.program, target)
+
+    def emit(
+        self, llvm: LlvmModule, name: str, host: HostExpressions
+    ) -> tuple[Entry, SharedPlan]:
+        """Write the entry `name`."""
+        program, threads, target = self.program, self.threads, self.target
+        given = [param.value for param in self.params]
+        placements = infer_layouts(program, threads, target, given)
+        parameters = _Parameters(self.params, program, self.shared)
+        builder = llvm.kernel(name, parameters.declared, LaunchBounds(threads=threads))
+        if self.module.span is not NOWHERE:
+            builder.debug(self.module.span.file, self.module.span.line)
+        emitter = Emitter(builder, target, threads, placements, self.shared, Forms(program))
+        parameters.define(emitter)
+        _body(emitter, program)
+        entry = Entry(
+            name=name,
+            slots=tuple(parameters.slots),
+            grid=host[ops.yielded(self.launch.grid)[0]],
+            threads=threads,
+            shared_bytes=self.shared.total_bytes,
+        )
+        return entry, self.shared
 
 
 def kernel_name(name: str) -> str:
@@ -105,7 +144,7 @@ def _program(module: Module, launch: ops.Launch) -> Block:
     wanted = set(free_values(launch.body))
     before: list[Op] = []
     for op in reversed(module.body.ops[: module.body.ops.index(launch)]):
-        if wanted.intersection(op.results):
+        if wanted.intersection(op.results) and not isinstance(op, ops.AllocGmem):
             before.append(op)
             wanted.update(op.operands)
     return Block(args=launch.body.args, ops=(*reversed(before), *launch.body.ops))
@@ -125,13 +164,14 @@ def _body(emitter: Emitter, program: Block) -> None:
 class _Parameters:
     """The kernel's parameters: what its body uses of each argument, and no more."""
 
-    def __init__(self, module: Module, program: Block, shared: SharedPlan) -> None:
+    def __init__(self, params: Sequence[Param], program: Block, shared: SharedPlan) -> None:
         self.declared: list[Parameter] = []
         self.slots: list[Slot] = []
         self._numbers: list[tuple[Value, Slot, str]] = []
         used = {v for op in walk(program) for v in op.operands}
         maps = _maps(program, shared)
-        for number, param in enumerate(module.params):
+        self._changed = _changed(program)
+        for number, param in enumerate(params):
             if param.value in used:
                 self._param(number, param, maps.get(param.value, {}))
 
@@ -142,7 +182,7 @@ class _Parameters:
             self._add(param.value, ScalarSlot(number, dtype), scalar)
             return
         ref = param.value.type
-        read_only = param.role == IN
+        read_only = param.value not in self._changed
         array = Parameter.array(param.name, align=ref.align_bytes, read_only=read_only)
         self._add(param.value, PointerSlot(number), array)
         for axis in range(ref.rank):
@@ -195,6 +235,12 @@ def _argument(ref: RefType, numbers: list[tuple[Slot, LV]]) -> RefArgument:
 def _known(number: int | None) -> int:
     # What is not known has a slot, and the slot's value is taken.
     return number or 0
+
+
+def _changed(program: Block) -> set[Value]:
+    """Return the arrays that a launch does more with than read them."""
+    reads = (ops.Load, ops.CopyIn, ops.Dim)
+    return {v for op in walk(program) if not isinstance(op, reads) for v in op.operands}
 
 
 def _maps(program: Block, shared: SharedPlan) -> dict[Value, dict[MapKey, None]]:

@@ -1,7 +1,7 @@
 """Typed LLVM values and constants, as text.
 
 Invariant: an `LV` is a type and an operand exactly as LLVM's assembly language spells them, so
-that an instruction is made by pasting operands, never by inspecting them.
+that an instruction is made by pasting operands; only `folding` inspects them.
 """
 
 from __future__ import annotations

@@ -15,9 +15,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from astdsl.ir import ops
+from astdsl.ir import dtypes, ops
 from astdsl.ir.core import Value
 from astdsl.lowering.schedule.block import BlockScheduler
+
+OPERAND_DTYPES = (dtypes.f16, dtypes.bf16)
+EXTENT_MULTIPLE = 16
+
+
+def is_for_tensor_core(dot: ops.Dot) -> bool:
+    """Whether the tensor core multiplies such tiles."""
+    a, b = dot.a.tile, dot.b.tile
+    fits = all(extent % EXTENT_MULTIPLE == 0 for extent in (*a.shape, *b.shape))
+    return fits and a.dtype in OPERAND_DTYPES and a.dtype is b.dtype and dot.dtype is dtypes.f32
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +64,7 @@ def _match(
         return None
     product = add.y if add.x is carried else add.x
     dot = scheduler.forms.makers.get(product)
-    if not isinstance(dot, ops.Dot) or dot not in op.body.ops:
+    if not isinstance(dot, ops.Dot) or dot not in op.body.ops or not is_for_tensor_core(dot):
         return None
     used_once = all(len(scheduler.users[v]) == 1 for v in (carried, product, leaving))
     if not used_once:

@@ -1,9 +1,11 @@
-"""Matrix products of tiles as asynchronous products of shared-memory operands.
+"""Matrix products of tiles as products of shared-memory operands.
 
 Before
     d = dot a, b
-After
+After, on the tensor core
     multiply accumulator, a's slot, b's slot; wait 0; d = read accumulator
+After, where the tensor core has no such product
+    d = shared_dot a's slot, b's slot
 
 Invariant: an operand in registers is stored to shared memory, fenced for the asynchronous proxy,
 and overwritten only when every product that reads it has been waited for.
@@ -12,16 +14,14 @@ and overwritten only when every product that reads it has been waited for.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from astdsl.errors import UnsupportedFeature
 from astdsl.ir import dtypes, ops
 from astdsl.ir.core import Value
 from astdsl.ir.types import scalar
-from astdsl.lowering.schedule.accumulation import allocate
+from astdsl.lowering.schedule.accumulation import allocate, is_for_tensor_core
 from astdsl.lowering.schedule.block import BlockScheduler, Slot, schedules
-
-OPERAND_DTYPES = (dtypes.f16, dtypes.bf16)
-EXTENT_MULTIPLE = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,29 +32,40 @@ class _Operand:
 
 @schedules(ops.Dot)
 def _dot(scheduler: BlockScheduler, op: ops.Dot) -> None:
-    _check(op)
+    if not is_for_tensor_core(op):
+        _by_threads(scheduler, op)
+        return
     a, b = _operand(scheduler, op.a, op), _operand(scheduler, op.b, op)
     adds = op.result in scheduler.accumulators
     accumulator = scheduler.accumulators[op.result] if adds else allocate(scheduler, op)
     maker = scheduler.maker
     accumulate = maker.number(adds, scalar(dtypes.boolean))
-    maker.add_op(
-        ops.MatrixMultiply(
-            span=op.span,
-            accumulator=accumulator,
-            a=a.slot.buffer,
-            b=b.slot.buffer,
-            a_slot=a.slot.slot,
-            b_slot=b.slot.slot,
-            a_transposed=a.is_transposed,
-            b_transposed=b.is_transposed,
-            accumulate=accumulate,
-        )
-    )
+    fields = _operand_fields(op, a, b)
+    maker.add_op(ops.MatrixMultiply(**fields, accumulator=accumulator, accumulate=accumulate))
     if not adds:
         maker.add_op(ops.ProductWait(span=op.span, pending=0))
         read = maker.add_op(ops.AccumulatorRead(span=op.span, accumulator=accumulator))
         scheduler.values[op.result] = read.result
+
+
+def _by_threads(scheduler: BlockScheduler, op: ops.Dot) -> None:
+    """Multiply what the tensor core does not: other dtypes, other extents."""
+    _check(op)
+    a, b = _operand(scheduler, op.a, op), _operand(scheduler, op.b, op)
+    new = ops.SharedDot(**_operand_fields(op, a, b), dtype=op.dtype)
+    scheduler.values[op.result] = scheduler.maker.add_op(new).result
+
+
+def _operand_fields(op: ops.Dot, a: _Operand, b: _Operand) -> dict[str, Any]:
+    return {
+        "span": op.span,
+        "a": a.slot.buffer,
+        "b": b.slot.buffer,
+        "a_slot": a.slot.slot,
+        "b_slot": b.slot.slot,
+        "a_transposed": a.is_transposed,
+        "b_transposed": b.is_transposed,
+    }
 
 
 @schedules(ops.Add)
@@ -65,21 +76,19 @@ def _add(scheduler: BlockScheduler, op: ops.Add) -> None:
 
 
 def _check(op: ops.Dot) -> None:
-    """Refuse products that the tensor core does not do in this version."""
-    for operand in (op.a, op.b):
-        if operand.tile.dtype not in OPERAND_DTYPES or op.dtype is not dtypes.f32:
-            raise UnsupportedFeature(
-                f"`@` multiplies f16 and bf16 tiles, got {op.a.type} @ {op.b.type}",
-                (op.span, "this product"),
-                help="convert the operands: `a.astype(f16) @ b.astype(f16)`",
-            )
-        if any(extent % EXTENT_MULTIPLE for extent in operand.tile.shape):
-            raise UnsupportedFeature(
-                f"the extents of `@` are multiples of 16, got {op.a.type} @ {op.b.type}",
-                (op.span, "this product"),
-                help="choose blocks that are multiples of 16; ragged arrays are fine",
-            )
-    assert op.a.tile.dtype is op.b.tile.dtype, "operands of different dtypes meet in f32"
+    """Refuse products that neither the tensor core nor the threads do in this version."""
+    if op.precision:
+        raise UnsupportedFeature(
+            f'`precision="{op.precision}"` is not in this version',
+            (op.span, "this product"),
+            help="leave it out: f32 operands then multiply exactly",
+        )
+    if op.a.tile.dtype.bits < dtypes.f16.bits and op.a.tile.dtype.is_float:
+        raise UnsupportedFeature(
+            f"`@` of {op.a.tile.dtype} is not in this version, got {op.a.type} @ {op.b.type}",
+            (op.span, "this product"),
+            help="convert the operands: `a.astype(f16) @ b.astype(f16)`",
+        )
 
 
 def _operand(scheduler: BlockScheduler, value: Value, op: ops.Dot) -> _Operand:

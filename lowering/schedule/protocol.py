@@ -292,6 +292,13 @@ def _multiply(run: _Run, op: ops.MatrixMultiply) -> None:
     run.products += 1
 
 
+def _shared_dot(run: _Run, op: ops.SharedDot) -> None:
+    for buffer, lead in ((op.a, op.a_slot), (op.b, op.b_slot)):
+        slot = run.slot(buffer, lead)
+        run.readable(slot, "a product")
+        slot.readers += 1
+
+
 def _product_wait(run: _Run, op: ops.ProductWait) -> None:
     run.products_done = max(run.products_done, run.products - op.pending)
 
@@ -322,6 +329,7 @@ _RULES: dict[type[Op], _Rule] = {
     ops.Load: _load,
     ops.Store: _store,
     ops.MatrixMultiply: _multiply,
+    ops.SharedDot: _shared_dot,
     ops.ProductWait: _product_wait,
     ops.AccumulatorRead: _accumulator,
     ops.AccumulatorWrite: _accumulator,

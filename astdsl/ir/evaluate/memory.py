@@ -186,6 +186,20 @@ def _store(op: ops.Store, frame: Frame) -> None:
     store_window(op, frame[op.value], frame)
 
 
+@evaluates(ops.AllocGmem)
+def _alloc_gmem(op: ops.AllocGmem, frame: Frame) -> Memory:
+    runtime = iter(frame.numbers(op.dims))
+    shape = tuple(next(runtime) if n is None else n for n in op.shape)
+    memory = Memory(
+        data=np.zeros(shape, op.dtype.numpy),
+        name=op.label or "scratch",
+        span=op.span,
+        written=np.zeros(shape, np.bool_),
+    )
+    frame.memories.append(memory)
+    return memory
+
+
 @evaluates(ops.AllocSmem)
 def _alloc_smem(op: ops.AllocSmem, frame: Frame) -> Memory:
     memory = Memory(

@@ -10,7 +10,7 @@ import numpy as np
 
 from astdsl.errors import ProtocolError, UnwrittenRead
 from astdsl.ir import ops
-from astdsl.ir.core import Op
+from astdsl.ir.core import Op, Value
 from astdsl.ir.dtypes import DType, f32
 from astdsl.ir.evaluate.memory import read, require_visible, slot_place
 from astdsl.ir.evaluate.rounding import round_to_tf32
@@ -84,13 +84,29 @@ def _accumulator_read(op: ops.AccumulatorRead, frame: Frame) -> Array:
     return accumulator.data
 
 
+def _operand_sides(
+    op: ops.MatrixMultiply | ops.SharedDot,
+) -> list[tuple[Value, tuple[Value, ...], bool]]:
+    return [(op.a, op.a_slot, op.a_transposed), (op.b, op.b_slot, op.b_transposed)]
+
+
+@evaluates(ops.SharedDot)
+def _shared_dot(op: ops.SharedDot, frame: Frame) -> Array:
+    tiles = []
+    for ref, slot, is_transposed in _operand_sides(op):
+        memory: Memory = frame[ref]
+        tile = read(op, memory, slot_place(memory, frame.numbers(slot)), frame)
+        tile = tile.reshape(tile.shape[len(slot) :])
+        tiles.append(tile.T if is_transposed else tile)
+    return matrix_product(tiles[0], tiles[1], op.a.ref.dtype, op.dtype)
+
+
 @evaluates(ops.MatrixMultiply)
 def _matrix_multiply(op: ops.MatrixMultiply, frame: Frame) -> None:
     accumulator: Accumulator = frame[op.accumulator]
-    sides = [(op.a, op.a_slot, op.a_transposed), (op.b, op.b_slot, op.b_transposed)]
     tiles: list[Array] = []
     sources: list[tuple[Memory, Place]] = []
-    for ref, slot, is_transposed in sides:
+    for ref, slot, is_transposed in _operand_sides(op):
         memory: Memory = frame[ref]
         place = slot_place(memory, frame.numbers(slot))
         tile = read(op, memory, place, frame)

@@ -12,7 +12,16 @@ from typing import Any
 
 from astdsl.ir.core import ACTS, READS, WRITES, Op, Value
 from astdsl.ir.dtypes import DType
-from astdsl.ir.types import GMEM, INDEX, SMEM, RefType, TileType, Type
+from astdsl.ir.types import (
+    GMEM,
+    INDEX,
+    SMEM,
+    TMA_ALIGN_BYTES,
+    TMA_MAX_RANK,
+    RefType,
+    TileType,
+    Type,
+)
 
 
 class Dim(Op):
@@ -77,6 +86,42 @@ class Store(Window):
         super().verify()
         expected = self.window_type
         assert self.value.type == expected, f"Store: {self.value.type} into {expected}"
+
+
+class AllocGmem(Op):
+    """Global memory of one call, unwritten: scratch that later launches see.
+
+    Stands outside of every region. `dims` are the extents of the axes that `shape` leaves open
+    (None), known on the host. `label` names it in messages.
+    """
+
+    effect = ACTS
+    dims: tuple[Value, ...]
+    shape: tuple[int | None, ...]
+    dtype: DType
+    label: str = ""
+
+    def result_types(self) -> tuple[Type, ...]:
+        rank = len(self.shape)
+        # Rows are padded (`ir.launch.Scratch`), so all strides but the last are known at run time.
+        return (
+            RefType(
+                shape=self.shape,
+                dtype=self.dtype,
+                space=GMEM,
+                strides=(*(None,) * (rank - 1), 1),
+                tma=rank <= TMA_MAX_RANK,
+                align_bytes=TMA_ALIGN_BYTES,
+            ),
+        )
+
+    def result_hint(self) -> str:
+        return self.label
+
+    def verify(self) -> None:
+        assert self.shape, "AllocGmem: at least one axis"
+        assert self.shape.count(None) == len(self.dims), "AllocGmem: one dim an open axis"
+        assert all(v.type == INDEX for v in self.dims), "AllocGmem: dims are i64"
 
 
 class AllocSmem(Op):

@@ -6,7 +6,7 @@ they are waited for.
 
 from __future__ import annotations
 
-from astdsl.ir.core import ACTS, Op, Value
+from astdsl.ir.core import ACTS, READS, Op, Value
 from astdsl.ir.dtypes import DType
 from astdsl.ir.types import AccumulatorType, TileType, Type
 
@@ -29,6 +29,40 @@ class Dot(Op):
         a, b = self.a.tile, self.b.tile
         assert len(a.shape) == len(b.shape) == 2, f"Dot: {a} @ {b}"
         assert a.shape[1] == b.shape[0], f"Dot: {a} @ {b}"
+
+
+class SharedDot(Op):
+    """The value of `a @ b` of two slots of shared memory, read by the threads themselves.
+
+    `a_slot` and `b_slot` are the leading starts; a transposed slot holds its operand transposed.
+    Products are exact and summed in `dtype`; the order is unspecified.
+    """
+
+    effect = READS
+    a: Value
+    b: Value
+    a_slot: tuple[Value, ...] = ()
+    b_slot: tuple[Value, ...] = ()
+    a_transposed: bool = False
+    b_transposed: bool = False
+    dtype: DType
+
+    @property
+    def extents(self) -> tuple[int, int, int]:
+        """M, N and K."""
+        a = _slot_shape(self.a, self.a_slot, transposed=self.a_transposed)
+        b = _slot_shape(self.b, self.b_slot, transposed=self.b_transposed)
+        return a[0], b[1], a[1]
+
+    def result_types(self) -> tuple[Type, ...]:
+        return (TileType(self.extents[:2], self.dtype),)
+
+
+def _slot_shape(buffer: Value, slot: tuple[Value, ...], *, transposed: bool) -> tuple[int, int]:
+    rows, columns = buffer.ref.shape[len(slot) :]
+    assert rows is not None, "shared memory has static extents"
+    assert columns is not None, "shared memory has static extents"
+    return (columns, rows) if transposed else (rows, columns)
 
 
 class AllocAccumulator(Op):

@@ -7,8 +7,9 @@ out, and may not be touched before the `wait` that ties them again.
 from __future__ import annotations
 
 from functools import cache
+from typing import NamedTuple
 
-from astdsl.lowering.nvptx.asm.row import AsmRow, Effect
+from astdsl.lowering.nvptx.asm.row import AsmRow, Effect, sequence
 from astdsl.lowering.target import WGMMA
 
 M_PER_WARPGROUP = 64
@@ -23,20 +24,12 @@ COMMIT = AsmRow(
 )
 
 
-@cache
-def fence(registers: int = 0) -> AsmRow:
-    """Make the fence before the first product, and after any other use of its registers.
-
-    It ties the `registers` of the products that follow, so that what sets them stands before it.
-    """
-    return AsmRow(
-        name="wgmma.fence",
-        text="wgmma.fence.sync.aligned;",
-        effect=Effect.ACTS,
-        outputs={f"d{number}": "float" for number in range(registers)},
-        tied=registers,
-        requires=WGMMA,
-    )
+FENCE = AsmRow(
+    name="wgmma.fence",
+    text="wgmma.fence.sync.aligned;",
+    effect=Effect.ACTS,
+    requires=WGMMA,
+)
 
 
 @cache
@@ -90,6 +83,36 @@ def mma(
         inputs=a_operands | {"b": "i64", "scale_d": "i1"},
         requires=WGMMA,
     )
+
+
+class Step(NamedTuple):
+    """One instruction of a product: its accumulators, and the numbers of its descriptors."""
+
+    first: int
+    n: int
+    a: int
+    b: int
+    continues: bool
+    """It adds to what an earlier step of the product left."""
+
+
+@cache
+def product(
+    steps: tuple[Step, ...], type: str, *, transpose_a: bool = False, transpose_b: bool = False
+) -> AsmRow:
+    """Make the row of a whole product: the fence, every instruction, the commit of the group.
+
+    One row, so that LLVM sees the accumulators go in and come out once. Operands: the accumulators
+    (tied) in the order of the steps; by name descriptors `a0 a1 ... b0 b1 ...`, `accumulate` for
+    the steps that do not continue, and `always`, which is true.
+    """
+    parts: list[tuple[AsmRow, dict[str, str]]] = [(FENCE, {})]
+    for step in steps:
+        row = mma(step.n, type, transpose_a=transpose_a, transpose_b=transpose_b)
+        names = {f"d{number}": f"d{step.first + number}" for number in range(step.n // 2)}
+        scale = "always" if step.continues else "accumulate"
+        parts.append((row, names | {"a": f"a{step.a}", "b": f"b{step.b}", "scale_d": scale}))
+    return sequence("wgmma.product", [*parts, (COMMIT, {})])
 
 
 def _a_operand(in_registers: bool) -> tuple[dict[str, str], str]:

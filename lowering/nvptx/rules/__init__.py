@@ -7,9 +7,10 @@ from astdsl.lowering.nvptx.rules import (
     elementary,
     memory,
     reductions,
+    shared_dot,
     sync,
     tensor,
     tile,
 )
 
-FAMILIES = (arith, casts, control, elementary, memory, reductions, sync, tensor, tile)
+FAMILIES = (arith, casts, control, elementary, memory, reductions, shared_dot, sync, tensor, tile)

@@ -1,13 +1,13 @@
 """Division that rounds to minus infinity, as Python's `//` and `%` do, of integers and floats.
 
 Invariant: LLVM's division is undefined for a divisor of 0 and for the least integer over -1; it
-is never reached with either.
+is never reached with either. Dividing by a power of two is a shift, which rounds down as well.
 """
 
 from __future__ import annotations
 
 from astdsl.ir.dtypes import DType
-from astdsl.lowering.nvptx import libdevice
+from astdsl.lowering.nvptx import folding, libdevice
 from astdsl.lowering.nvptx.function import Emitter
 from astdsl.lowering.nvptx.values import LV, constant
 
@@ -26,6 +26,10 @@ def remainder(emitter: Emitter, dtype: DType, x: LV, y: LV) -> LV:
 
 def _quotient(emitter: Emitter, dtype: DType, x: LV, y: LV) -> LV:
     builder, zero = emitter.builder, constant(x.type, 0)
+    exponent = _exponent(y)
+    if exponent is not None:
+        shift = "ashr" if dtype.is_signed else "lshr"
+        return builder.binary(shift, x, constant(x.type, exponent))
     divisor, is_zero = _safe_divisor(emitter, dtype, x, y)
     if not dtype.is_signed:
         return builder.select(is_zero, zero, builder.binary("udiv", x, divisor))
@@ -37,12 +41,23 @@ def _quotient(emitter: Emitter, dtype: DType, x: LV, y: LV) -> LV:
 
 def _rest(emitter: Emitter, dtype: DType, x: LV, y: LV) -> LV:
     builder, zero = emitter.builder, constant(x.type, 0)
+    exponent = _exponent(y)
+    if exponent is not None:
+        return builder.and_(x, constant(x.type, (1 << exponent) - 1))
     divisor, is_zero = _safe_divisor(emitter, dtype, x, y)
     if not dtype.is_signed:
         return builder.select(is_zero, zero, builder.binary("urem", x, divisor))
     rest = builder.binary("srem", x, divisor)
     up = builder.select(_is_opposite(emitter, rest, divisor), divisor, zero)
     return builder.select(is_zero, zero, builder.add(rest, up))
+
+
+def _exponent(y: LV) -> int | None:
+    """Return k if the divisor is the constant 2**k, as a signed number."""
+    number = folding.number_of(y)
+    if number is None or number <= 0 or number & (number - 1):
+        return None
+    return number.bit_length() - 1
 
 
 def _safe_divisor(emitter: Emitter, dtype: DType, x: LV, y: LV) -> tuple[LV, LV]:

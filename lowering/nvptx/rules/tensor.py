@@ -137,24 +137,23 @@ def _multiply_wgmma(emitter: Emitter, op: ops.MatrixMultiply) -> None:
         move = builder.mul(group, i32(operands.a.units(WGMMA_ROWS * blocks, 0)))
         a = builder.add(a, builder.cast("zext", move, "i64"))
     b = builder.add(operands.b_address, i64(operands.b.wgmma()))
-    accumulate = emitter.scalar(op.accumulate)
-    variables = emitter.extra[op.accumulator]
-    row = wgmma.fence(len(variables))
-    _keep(emitter, variables, builder.asm(row, *_held(emitter, variables)))
+    values = {"accumulate": emitter.scalar(op.accumulate), "always": i1(True)}
+    steps = []
     for block, first, width, k in operands.instructions(blocks, columns):
-        start = (block * columns + first) // 2
-        held = variables[start : start + width // 2]
-        row = wgmma.mma(
-            width,
-            operands.dtype.name,
-            transpose_a=not operands.a.is_k_major,
-            transpose_b=not operands.b.is_k_major,
-        )
-        a_here = builder.add(a, i64(operands.a.units(block * WGMMA_ROWS, k)))
-        b_here = builder.add(b, i64(operands.b.units(first, k)))
-        scale = i1(True) if k else accumulate
-        _keep(emitter, held, builder.asm(row, *_held(emitter, held), a_here, b_here, scale))
-    builder.asm(wgmma.COMMIT)
+        moves = (operands.a.units(block * WGMMA_ROWS, k), operands.b.units(first, k))
+        steps.append(wgmma.Step((block * columns + first) // 2, width, *moves, k > 0))
+        for side, start, move in zip("ab", (a, b), moves, strict=True):
+            if f"{side}{move}" not in values:
+                values[f"{side}{move}"] = builder.add(start, i64(move))
+    row = wgmma.product(
+        tuple(steps),
+        operands.dtype.name,
+        transpose_a=not operands.a.is_k_major,
+        transpose_b=not operands.b.is_k_major,
+    )
+    variables = emitter.extra[op.accumulator]
+    given = (values[name] for name in row.inputs)
+    _keep(emitter, variables, builder.asm(row, *_held(emitter, variables), *given))
 
 
 def _multiply_tcgen05(emitter: Emitter, op: ops.MatrixMultiply) -> None:

@@ -61,7 +61,6 @@ def made_rows() -> Iterator[AsmRow]:
         for transpose in (False, True):
             yield warp.load_matrix(matrices, transpose=transpose)
             yield warp.store_matrix(matrices, transpose=transpose)
-    yield from (wgmma.fence(), wgmma.fence(64))
     yield from (wgmma.wait(1), wgmma.wait(0), wgmma.wait(0, 64), wgmma.wait(0, 128))
     for type in ("half", "bfloat", "float", "double", "i16", "i32", "i64"):
         yield from (memory.guarded_load(type), memory.guarded_store(type))
@@ -86,6 +85,8 @@ def _products() -> Iterator[AsmRow]:
     yield from (
         wgmma.mma(64, "f16", a_in_registers=True, transpose_b=flag) for flag in (False, True)
     )
+    steps = [wgmma.Step(32 * block, 64, 4 * block + k, k, k > 0) for block in (0, 1) for k in (0, 2)]
+    yield wgmma.product(tuple(steps), "f16")
 
 
 def rows_for(target: Target) -> list[AsmRow]:

@@ -134,7 +134,7 @@ def test_accumulators_stay_in_their_registers_with_one_product_in_flight() -> No
     phis = [builder.phi("float", "acc") for _ in zeros]
     step = builder.phi("i32", "step")
     product = wgmma.mma(columns, "f16")
-    builder.asm(wgmma.fence())
+    builder.asm(wgmma.FENCE)
     results = builder.asm(product, *(phi.value for phi in phis), i64(1), i64(2), i1(True))
     builder.asm(wgmma.COMMIT)
     builder.asm(wgmma.wait(1))
@@ -160,7 +160,7 @@ def test_accumulators_stay_in_their_registers_with_one_product_in_flight() -> No
 
 def test_a_wait_that_ties_nothing_is_noticed_by_the_assembler() -> None:
     module, builder = begin()
-    builder.asm(wgmma.fence())
+    builder.asm(wgmma.FENCE)
     results = builder.asm(
         wgmma.mma(8, "f16"), *[constant("float", 0)] * 4, i64(1), i64(2), i1(False)
     )

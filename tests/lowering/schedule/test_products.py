@@ -11,8 +11,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from astdsl import In, Out, bf16, cdiv, erf, f16, f32, kernel, pipeline, spec, tile, zeros
-from astdsl.errors import UnsupportedFeature
+from astdsl import In, Out, cdiv, erf, f16, f32, kernel, pipeline, spec, tile, zeros
 from tests.witnesses import TARGETS, agree
 
 Array = np.ndarray[Any, Any]
@@ -34,6 +33,17 @@ def matmul(a: In["M K"], b: In["K N"], c: Out[f32, "M N"], *, bm=64, bn=64, bk=3
     with pipeline(cdiv(M, bm), cdiv(N, bn)) as (i, j):
         acc = zeros((bm, bn), f32)
         with pipeline(cdiv(K, bk), stages=S) as k:
+            acc += a[tile(i, bm), tile(k, bk)] @ b[tile(k, bk), tile(j, bn)]
+        c[tile(i, bm), tile(j, bn)] = acc
+
+
+@kernel
+def any_product(a: In["M K"], b: In["K N"], c: Out["M N"], *, bm=32, bn=32, bk=16):
+    M, K = a.shape
+    _, N = b.shape
+    with pipeline(cdiv(M, bm), cdiv(N, bn)) as (i, j):
+        acc = a[tile(i, bm), 0:bk] @ b[0:bk, tile(j, bn)]
+        with pipeline(range(1, cdiv(K, bk)), stages=3) as k:
             acc += a[tile(i, bm), tile(k, bk)] @ b[tile(k, bk), tile(j, bn)]
         c[tile(i, bm), tile(j, bn)] = acc
 
@@ -156,17 +166,32 @@ def test_products_take_no_spills_and_are_not_serialised(
     assert (resources.spill_bytes, resources.messages) == (0, ())
 
 
-def test_a_product_of_another_dtype_is_refused_with_a_way_out() -> None:
-    a = whole(np.float32, 64, 64)
-    with pytest.raises(UnsupportedFeature, match=r"astype\(f16\)"):
-        matmul.on("emulator")(a, a)
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.int8, np.uint8])
+def test_other_dtypes_are_multiplied_by_the_threads(dtype: Any) -> None:
+    a, b = whole(np.int8, 40, 36).astype(dtype), whole(np.int8, 36, 52).astype(dtype)
+    found = agree(any_product, lambda: (a, b), targets=("sm_90a",))
+    wide = np.int64 if np.dtype(dtype).kind in "iu" else np.float64
+    np.testing.assert_array_equal(found, (a.astype(wide) @ b.astype(wide)).astype(found.dtype))
 
 
-def test_mixed_operands_are_refused() -> None:
-    with pytest.raises(UnsupportedFeature, match="f16 and bf16 tiles"):
-        matmul.lower(spec((64, 64), f16), spec((64, 64), bf16)).ptx
+@pytest.mark.parametrize("extents", [(40, 24, 8), (17, 33, 5), (1, 1, 1), (8, 8, 24)], ids=str)
+def test_extents_that_the_tensor_core_lacks(extents: tuple[int, int, int]) -> None:
+    bm, bn, bk = extents
+    a, b = whole(np.float16, 50, 40), whole(np.float16, 40, 45)
+    found = agree(matmul, lambda: (a, b), bm=bm, bn=bn, bk=bk, targets=("sm_90a",))
+    np.testing.assert_array_equal(found, product(a, b))
 
 
-def test_an_odd_extent_is_refused() -> None:
-    with pytest.raises(UnsupportedFeature, match="multiples of 16"):
-        matmul.lower(spec((64, 64), f16), spec((64, 64), f16), bm=40).ptx
+def test_mixed_operands_meet_in_f32() -> None:
+    a, b = whole(np.float16, 40, 36), whole(ml_dtypes.bfloat16, 36, 52)
+    np.testing.assert_array_equal(
+        agree(matmul, lambda: (a, b), targets=("sm_100a",)), product(a, b)
+    )
+
+
+def test_f32_operands_multiply_exactly() -> None:
+    x = np.float32(1 + 2**-12)
+    a, b = np.full((16, 16), x), np.zeros((16, 16), np.float32)
+    b[0] = x
+    found = matmul.on("emulator")(a, b, bm=16, bn=16, bk=16)
+    assert (found == np.float32(float(x) * float(x))).all()

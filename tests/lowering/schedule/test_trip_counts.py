@@ -41,9 +41,7 @@ def test_every_length_gives_the_sum(stages: int) -> None:
         x = whole(length, 100)
         # Every length is evaluated; the emulator runs those around the number of stages.
         emulate = length in (0, 1, stages, stages + 1)
-        found = agree(
-            column_sums, lambda x=x: (x,), S=stages, emulate=emulate, targets=("sm_90a",)
-        )
+        found = agree(column_sums, lambda x=x: (x,), S=stages, emulate=emulate, targets=("sm_90a",))
         np.testing.assert_array_equal(found, x.sum(0))
 
 
