@@ -113,7 +113,8 @@ def combine(rule: StateRule, *operands: tuple[Edges, str]) -> Edges:
     Each operand comes with what it holds where it has no edge. `rule` says what the result holds
     there from what the operands hold.
     """
-    every = {h for edges, _ in operands for h in edges}
+    # In the order of the operands: what is traced must not depend on how objects hash.
+    every = dict.fromkeys(h for edges, _ in operands for h in edges)
     return Edges({h: rule(*(e.outside.get(h, plain) for e, plain in operands)) for h in every})
 
 

@@ -211,7 +211,7 @@ def matching_axes(old: Sequence[int], new: Sequence[int]) -> dict[int, int]:
 
 def forget_edges(tile: Tile, axes: Sequence[int], what: str) -> None:
     """Refuse `what` if elements outside along `axes` hold what ordinary elements would not."""
-    for h in sorted(tile.edges.along(axes), key=lambda h: h.axis):
+    for h in tile.edges.along(axes):
         if tile.edges.outside[h] == LOST:
             raise fault(
                 OutsideLost,

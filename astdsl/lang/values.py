@@ -16,7 +16,6 @@ from astdsl.errors import (
     TypeMismatch,
     UnknownName,
     UnsupportedFeature,
-    did_you_mean,
 )
 from astdsl.ir.core import Value
 from astdsl.ir.dtypes import (
@@ -35,6 +34,7 @@ from astdsl.ir.dtypes import (
     i64,
     u8,
 )  # fmt: skip
+from astdsl.lang.foreign import OURS, UFUNC_OPERATORS, attribute_help
 from astdsl.lang.ragged import FINITE, NO_EDGES, PLAIN, REPEATED, ZERO, Edges
 from astdsl.lang.symbolic import ANY_INDEX, Bounds, Dims, Form
 from astdsl.lang.tracing import NeedsConstant, fault
@@ -132,8 +132,7 @@ class Tile:
             UnknownAttribute,
             f"a tile has no attribute `{name}`",
             (self.value, f"{self} comes from here"),
-            help=did_you_mean(name, [*methods, *ATTRIBUTES])
-            or f"it has {', '.join([*ATTRIBUTES, *methods])}",
+            help=attribute_help(name, [*ATTRIBUTES, *methods]),
         )
 
     def _do(self, name: str, *others: object) -> Tile:
@@ -347,26 +346,6 @@ class Tile:
             help="operations act on whole tiles; `t[0]`, `t[1]` pick rows, "
             "`for k in range(n)` is a loop in the kernel",
         )
-
-
-# NumPy's scalars come here first when they stand on the left: `np.float32(2) * tile`.
-UFUNC_OPERATORS = {
-    "add": "__radd__", "subtract": "__rsub__", "multiply": "__rmul__", "divide": "__rtruediv__",
-    "true_divide": "__rtruediv__", "floor_divide": "__rfloordiv__", "remainder": "__rmod__",
-    "power": "__rpow__", "bitwise_and": "__rand__", "bitwise_or": "__ror__",
-    "bitwise_xor": "__rxor__", "left_shift": "__rlshift__", "right_shift": "__rrshift__",
-    "equal": "__eq__", "not_equal": "__ne__", "less": "__gt__", "less_equal": "__ge__",
-    "greater": "__lt__", "greater_equal": "__le__",
-}  # fmt: skip
-
-
-# Functions of NumPy and math that astdsl has under the same name.
-OURS = frozenset({
-    "abs", "all", "any", "arange", "argmax", "argmin", "broadcast_to", "ceil", "clip", "cos", "dot",
-    "erf", "exp", "exp2", "expand_dims", "floor", "fma", "full", "isinf", "isnan", "log", "log2",
-    "max", "maximum", "mean", "min", "minimum", "ones", "pow", "prod", "reshape", "round", "sin",
-    "sqrt", "squeeze", "sum", "tanh", "transpose", "where", "zeros",
-})  # fmt: skip
 
 
 def refuse_library_function(name: str, ours: str, *operands: object) -> NoReturn:

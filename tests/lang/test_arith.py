@@ -14,7 +14,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 
 import astdsl
-from astdsl.errors import KernelError, NotConstant, ShapeMismatch, TypeMismatch
+from astdsl.errors import KernelError, NotConstant, ShapeMismatch, TypeMismatch, UnknownName
 from astdsl.ir.dtypes import (
     BY_NUMPY,
     DType,
@@ -288,6 +288,21 @@ def test_augmented_assignment_keeps_the_shape() -> None:
         with pytest.raises(ShapeMismatch):
             added_to(row, tile)
         assert added_to(tile, row).shape == (3, 4)
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("summ", "did you mean `sum`"), ("exp", "`exp(t)` is a function"), ("to", "astype"),
+        ("view", "reshape"), ("quux", "it has shape"),
+    ],
+)  # fmt: skip
+def test_an_unknown_attribute_of_a_tile_says_what_to_write(name: str, hint: str) -> None:
+    with a_trace(TileType((4,), f32)) as (_, x):
+        with pytest.raises(UnknownName) as caught:
+            getattr(x, name)
+        assert hint in caught.value.help
+        assert not hasattr(x, name)
 
 
 @pytest.mark.parametrize("convert", [bool, int, float, operator.index, list])

@@ -17,6 +17,7 @@ from astdsl.errors import OutsideLost
 from astdsl.ir import ops
 from astdsl.ir.core import walk
 from astdsl.ir.dtypes import f32
+from astdsl.ir.printer import print_module
 from astdsl.ir.types import GMEM, RefType
 from astdsl.lang.ragged import KEPT, LOST, ZERO
 from astdsl.lang.refs import Ref
@@ -248,3 +249,13 @@ def test_a_row_outside_that_was_repeated_is_left_out() -> None:
     x = np.ones((2, 3), np.float32)
     assert output(lambda r: (r[2:3, 0:3] + astdsl.ones((4, 3))).sum(), x) == 0
     assert output(lambda r: (r[1:2, 0:3] + astdsl.ones((4, 3))).sum(), x) == 24
+
+
+def test_masks_come_in_the_order_of_the_operands() -> None:
+    def body(x: Ref, y: Ref, o: Ref) -> None:
+        both = x[astdsl.ds(-1, 8), astdsl.ds(-1, 8)] * y[astdsl.ds(-2, 8), astdsl.ds(-2, 8)]
+        o[...] = both.max(axis=(0, 1))
+
+    arguments = (given(DATA), given(DATA), written((), np.float32, static=True))
+    texts = {print_module(traced(body, *arguments)) for _ in range(8)}
+    assert len(texts) == 1
