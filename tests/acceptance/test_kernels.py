@@ -5,9 +5,7 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
-from collections.abc import Callable
 from typing import Any
 
 import ml_dtypes
@@ -19,36 +17,28 @@ from astdsl import (
     In,
     InOut,
     Out,
-    arange,
     argmax,
     argmin,
     bf16,
     broadcast_to,
     cdiv,
-    clip,
     ds,
     exp,
     f16,
     f32,
     f64,
-    fma,
     full,
-    i8,
     i32,
-    i64,
     iota,
     kernel,
     load,
     maximum,
     mean,
     minimum,
-    ones,
-    parallel,
     pipeline,
     rsqrt,
     sqrt,
     tile,
-    u8,
     unroll,
     where,
     zeros,
@@ -282,7 +272,9 @@ def in_integers(x: In["N"], y: In["N"], o: Out["N"], *, b=64):
 
 
 @kernel
-def converted(x: In[f32, "N"], h: Out[f16, "N"], b: Out[bf16, "N"], d: Out[f64, "N"], n: Out[i32, "N"]):
+def converted(
+    x: In[f32, "N"], h: Out[f16, "N"], b: Out[bf16, "N"], d: Out[f64, "N"], n: Out[i32, "N"]
+):
     t = x[0:256]
     h[0:256] = t.astype(f16)
     b[0:256] = t

@@ -13,32 +13,25 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
-import astdsl
 from astdsl import (
     In,
     InOut,
     Out,
     cdiv,
     clip,
-    exp,
-    f16,
     f32,
-    fma,
     full,
     i32,
     i64,
     kernel,
     maximum,
-    mean,
-    minimum,
     ones,
-    parallel,
     pipeline,
     tile,
-    unroll,
     where,
     zeros,
 )
+from astdsl.errors import FailedAssertion, UnsupportedFeature
 from tests.witnesses import agree
 
 Array = np.ndarray[Any, Any]
@@ -110,7 +103,7 @@ def only_if_wanted(x: In[f32, "N"], o: InOut[f32, "N"], wanted: i32, *, b=32):
 def chained(x: In[f32, "N"], low: f32, high: f32, o: Out[i32, "N"]):
     with pipeline(x.shape[0]) as i:
         v = x[i]
-        if low <= v <= high and not v == 0 or v > 100:
+        if (low <= v <= high and not v == 0) or v > 100:
             o[i] = 1
         elif v < low:
             o[i] = -1
@@ -628,3 +621,46 @@ def test_a_row_spread_over_all_rows_has_no_stride() -> None:
     np.testing.assert_array_equal(agree(add_blocks, lambda: (x, spread)), x + y)
     one = np.broadcast_to(np.float32(3), (19, 45))
     np.testing.assert_array_equal(agree(add_blocks, lambda: (x, one)), x + 3)
+
+
+# --- assertions ------------------------------------------------------------------------------
+
+
+@kernel
+def asserting(x: In[f32, "N"], shift: i32, o: Out[f32, "N"], *, b=8):
+    N = x.shape[0]
+    assert b == 8
+    assert shift >= 0, "the shift is negative"
+    with pipeline(cdiv(N, b)) as i:
+        assert N % b == 0, "N is no multiple of b"
+        o[tile(i, b)] = x[tile(i, b)] + shift
+
+
+def test_an_assertion_in_a_pipeline_is_checked_at_every_launch() -> None:
+    x = whole(16)
+    np.testing.assert_array_equal(agree(asserting, lambda: (x, 1), targets=ONE), x + 1)
+    for device in ("reference", "emulator"):
+        with pytest.raises(FailedAssertion, match="the shift is negative"):
+            asserting.on(device)(x, -1)
+        with pytest.raises(FailedAssertion, match="N is no multiple of b"):
+            asserting.on(device)(whole(17), 1)
+
+
+@kernel
+def asserting_of_memory(x: In[f32, "N"], o: Out[f32, "N"]):
+    with pipeline(x.shape[0]) as i:
+        assert x[i] > 0, "positive"
+        o[i] = x[i]
+
+
+@kernel
+def asserting_in_a_branch(x: In[f32, "N"], o: Out[f32, "N"]):
+    if x.shape[0] > 4:
+        assert x.shape[0] < 9, "short"
+    o[0:8] = x[0:8]
+
+
+@pytest.mark.parametrize("program", [asserting_of_memory, asserting_in_a_branch])
+def test_an_assertion_that_the_host_cannot_check_is_refused_by_name(program: Any) -> None:
+    with pytest.raises(UnsupportedFeature, match="`assert`"):
+        program.on("emulator")(whole(8))
