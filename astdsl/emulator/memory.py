@@ -15,7 +15,7 @@ import numpy as np
 
 from astdsl.emulator.global_memory import GlobalMemory
 from astdsl.emulator.row_memory import RowMemory
-from astdsl.emulator.scalars import Array, BoolArray
+from astdsl.emulator.scalars import Array, BoolArray, one_a_lane
 from astdsl.emulator.undefined import undefined_fault
 
 if TYPE_CHECKING:
@@ -120,7 +120,7 @@ class Memory:
 
         `undefined` says which lanes store an undefined value: a fault in global memory.
         """
-        addresses = np.broadcast_to(addresses, lanes.n)
+        addresses = one_a_lane(addresses, lanes.n)
         if space in ("", "generic"):
             self._store_generic(m, lanes, addresses, values, undefined)
             return
@@ -145,7 +145,7 @@ class Memory:
 
         `addresses` may be of space shared or generic; `size_bytes` is what is accessed at each.
         """
-        addresses = np.broadcast_to(addresses, lanes.n)
+        addresses = one_a_lane(addresses, lanes.n)
         if addresses.size and int(addresses[0]) >> WINDOW_SHIFT:
             addresses = addresses & ((1 << 32) - 1)
         rows, offsets, _ = self._row_access(

@@ -81,3 +81,10 @@ def _rows() -> list[Scalar]:
 
 
 TYPES: dict[str, Scalar] = {row.name: row for row in _rows()}
+
+
+def one_a_lane(value: Any, n: int) -> Array:
+    """Return a value as an array with one entry for each of `n` lanes (no copy)."""
+    if isinstance(value, np.ndarray) and value.shape == (n,):
+        return value
+    return np.broadcast_to(value, n)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from astdsl.emulator import lanes as lane_sets
+from astdsl.emulator.barriers import N_BARRIERS
 from astdsl.emulator.isa import Control, Execute, controls, executes
 from astdsl.emulator.machine import Condition
 from astdsl.emulator.syntax import Immediate, Symbol
@@ -140,7 +141,7 @@ class _Barrier:
         state = m.state(_Arrivals)
         state.barrier[lanes.sel] = numbers
         state.generation[lanes.sel] = m.barriers.generation[m.block_of[lanes.sel], numbers]
-        for number in np.unique(numbers):
+        for number in numbers[:1] if self.uniform else np.unique(numbers):
             some = lanes if self.uniform else lanes.where(numbers == number)
             vote = None if votes is None else votes if self.uniform else votes[numbers == number]
             self._arrive_at(m, some, int(number), vote)
@@ -148,10 +149,25 @@ class _Barrier:
             m.guard.arrive(lanes, numbers)
         m.wake = True
 
+    def everyone(self, m: Machine, lanes: Lanes) -> bool:
+        """Say whether every live thread of every block is here, so that nobody need wait."""
+        if self.count is not None or not self.uniform or lanes.n != m.barriers.live.sum():
+            return False
+        number = int(self._numbers(m, lanes)[0])
+        return not m.barriers.arrived[:, number].any()
+
+    def meet(self, m: Machine, lanes: Lanes) -> None:
+        """Pass the barrier, at which everyone is."""
+        numbers = self._numbers(m, lanes)
+        m.barriers.generation[:, int(numbers[0])] += 1
+        if m.guard is not None:
+            m.guard.arrive(lanes, numbers)
+            m.guard.passed(lanes, numbers)
+
     def _numbers(self, m: Machine, lanes: Lanes) -> Array:
         number = 0 if self.number is None else self.number(m, lanes)
         numbers = np.broadcast_to(np.asarray(number, np.int64), lanes.n)
-        if (numbers >= 16).any():
+        if numbers.size and (numbers[:1] if self.uniform else numbers).max() >= N_BARRIERS:
             raise m.fault("E213", "there are 16 barriers, 0 to 15", int(lanes.index[0]))
         return numbers
 
@@ -208,7 +224,10 @@ def prepare_bar_sync(ops: Operands) -> Control:
     ops.allow(*_BARRIER_WORDS)
     barrier = _Barrier(ops, 0, 0)
 
-    def execute(m: Machine, lanes: Lanes) -> Lanes:
+    def execute(m: Machine, lanes: Lanes) -> Lanes | None:
+        if barrier.everyone(m, lanes):
+            barrier.meet(m, lanes)
+            return None
         barrier.arrive(m, lanes, None)
         m.block(lanes, _WAIT)
         return lane_sets.NONE

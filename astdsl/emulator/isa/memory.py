@@ -11,7 +11,7 @@ import numpy as np
 from astdsl.emulator.isa import Execute, executes
 from astdsl.emulator.memory import WINDOW_SHIFT, WINDOWS
 from astdsl.emulator.operands import is_sink
-from astdsl.emulator.scalars import UNSIGNED
+from astdsl.emulator.scalars import UNSIGNED, one_a_lane
 from astdsl.emulator.syntax import Address, Operand, Symbol, Vector
 from astdsl.emulator.undefined import mark, undefined_mask
 
@@ -198,7 +198,7 @@ def prepare_store(ops: Operands) -> Execute:
             m.acquire(lanes)
         undefined = undefined_mask(m, lanes, places) if m.undefined else None
         if count == 1 and words == 1:
-            values = np.broadcast_to(reads[0](m, lanes), lanes.n)
+            values = one_a_lane(reads[0](m, lanes), lanes.n)
         else:
             values = np.empty((lanes.n, count * words), dtype)
             for i, read in enumerate(reads):

@@ -15,6 +15,7 @@ import numpy as np
 from astdsl.emulator import lanes as lane_sets
 from astdsl.emulator.isa import Control, controls, executes
 from astdsl.emulator.machine import Condition
+from astdsl.emulator.scalars import one_a_lane
 from astdsl.emulator.undefined import mark
 
 if TYPE_CHECKING:
@@ -74,7 +75,7 @@ class Warps:
     def spread(self, values: Any, dtype: Any) -> Array:
         """Return one value a lane as rows of warps; absent lanes hold 0."""
         if self.whole:
-            flat = np.broadcast_to(np.asarray(values, dtype), self._lanes.n)
+            flat = one_a_lane(np.asarray(values, dtype), self._lanes.n)
             cube = flat.reshape(-1, WARP, self._n_blocks)
             return cube.swapaxes(1, 2).reshape(-1, WARP)
         rows = np.zeros(self.n * WARP, dtype)
@@ -214,7 +215,7 @@ class _Shuffle:
     def _run(self, m: Machine, lanes: Lanes, warps: Warps) -> None:
         if warps.whole and self.constant is not None and not m.undefined:
             source, valid = self.constant
-            cube = np.broadcast_to(self.value(m, lanes), lanes.n).reshape(-1, WARP, m.n_blocks)
+            cube = one_a_lane(self.value(m, lanes), lanes.n).reshape(-1, WARP, m.n_blocks)
             self.write(m, lanes, cube.take(source, axis=1).reshape(-1))
             if self.write_valid is not None:
                 self.write_valid(m, lanes, warps.gather(valid))
