@@ -33,7 +33,7 @@ class Compiled(Protocol):
 
     @property
     def shared(self) -> Any:
-        """The map of a block's shared memory, for reports."""
+        """The map of a block's shared memory, for each launch, for reports."""
 
 
 class Cubin(Protocol):

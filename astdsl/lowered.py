@@ -15,8 +15,8 @@ from astdsl.call import Call
 from astdsl.compile import Program
 from astdsl.errors import UnsupportedFeature
 from astdsl.ir import ops
-from astdsl.ir.core import Module, walk
-from astdsl.ir.launch import LaunchPlan
+from astdsl.ir.core import Block, Module, walk
+from astdsl.ir.launch import HostExpression, LaunchPlan
 from astdsl.ir.passes import name_of, run_passes
 from astdsl.ir.printer import print_module
 from astdsl.passes import STANDARD
@@ -26,7 +26,10 @@ from astdsl.runtime.host import compile_host, reads_scalars
 
 @dataclass(frozen=True, slots=True)
 class Resources:
-    """What one thread and one block of a kernel take."""
+    """What one thread and one block of a kernel take: of several launches, the most that any does.
+
+    Spilled bytes are summed over launches.
+    """
 
     registers: int
     spill_bytes: int
@@ -117,8 +120,8 @@ class Lowered:
             registers=cubin.registers,
             spill_bytes=cubin.spill_bytes,
             stack_bytes=cubin.stack_bytes,
-            shared_bytes=plan.shared_bytes,
-            threads=plan.threads,
+            shared_bytes=max(entry.shared_bytes for entry in plan.entries),
+            threads=max(entry.threads for entry in plan.entries),
             messages=cubin.messages,
         )
 
@@ -139,10 +142,15 @@ class Lowered:
                 words += "; copied, its elements are not aligned" if argument.staged else ""
                 yield f"  {argument.where.name}: {argument.dtype} {dims}; {words}"
         yield from self._constants()
-        yield f"blocks: {self._blocks()} of {compiled.plan.threads} threads"
         yield from _pipelines(self.module)
-        yield f"shared memory: {compiled.plan.shared_bytes} bytes"
-        yield from _buffers(compiled.scheduled)
+        yield from self._scratch(compiled.plan)
+        launches = [op for op in compiled.scheduled.body.ops if isinstance(op, ops.Launch)]
+        for entry, launch in zip(compiled.plan.entries, launches, strict=True):
+            if len(launches) > 1:
+                yield f"launch {entry.name} at {launch.span}"
+            yield f"blocks: {self._number(entry.grid)} of {entry.threads} threads"
+            yield f"shared memory: {entry.shared_bytes} bytes"
+            yield from _buffers(launch.body)
 
     def _constants(self) -> Iterator[str]:
         request = self._call.request
@@ -153,11 +161,15 @@ class Lowered:
         for (name, axis), extent in sorted(self._program.static.items()):
             yield f"  {name}.shape[{axis}] = {extent}, which the trace needs as a number"
 
-    def _blocks(self) -> str:
-        grid = self._program.compiled(self.target).plan.grid
-        if reads_scalars(grid):
+    def _scratch(self, plan: LaunchPlan) -> Iterator[str]:
+        for each in plan.scratch:
+            dims = " ".join(map(self._number, each.shape))
+            yield f"scratch {each.name} at {each.span}: {each.dtype} {dims}"
+
+    def _number(self, expression: HostExpression) -> str:
+        if reads_scalars(expression):
             return "as many as the scalars ask for,"
-        return str(compile_host(grid)(self._call.shapes, ()))
+        return str(compile_host(expression)(self._call.shapes, ()))
 
     def timeline(self) -> str:
         """Draw the schedule over time: not in this version."""
@@ -184,8 +196,8 @@ def _pipelines(module: Module) -> Iterator[str]:
             yield f"pipeline at {op.span}: {len(op.axes)} axes ({axes}), stages {stages}"
 
 
-def _buffers(module: Module) -> Iterator[str]:
-    for op in walk(module.body):
+def _buffers(block: Block) -> Iterator[str]:
+    for op in walk(block):
         if isinstance(op, ops.AllocSmem):
             size = op.result.ref.dtype.bits
             for extent in op.shape:

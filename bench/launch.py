@@ -21,7 +21,7 @@ import numpy as np
 from astdsl import In, Out, f32, kernel
 from astdsl.runtime import devices
 from astdsl.runtime.artifact import Artifact
-from astdsl.runtime.launch import Argument, Launcher
+from astdsl.runtime.launch import Argument, Counts, Launcher
 
 LIMIT_US = 20.0
 CALLS, REPEATS = 5000, 5
@@ -56,7 +56,7 @@ class Stub:
     def load(self, artifact: Artifact, arguments: Sequence[Argument]) -> Launcher:
         """Return the driver call, which does nothing."""
 
-        def launch(grid: int, values: Sequence[Any], arrays: Sequence[Any]) -> None:
+        def launch(counts: Counts, values: Sequence[Any], arrays: Sequence[Any]) -> None:
             pass
 
         return launch

@@ -14,7 +14,7 @@ import numpy as np
 from astdsl.emulator.faults import DeviceFault
 from astdsl.emulator.global_memory import Allocation, GlobalMemory
 from astdsl.emulator.layout import size_bytes
-from astdsl.emulator.scalars import TYPES, UNSIGNED, Array
+from astdsl.emulator.scalars import TYPES, UNSIGNED, Array, BoolArray
 from astdsl.emulator.syntax import Symbol, Variable
 
 if TYPE_CHECKING:
@@ -45,8 +45,19 @@ class VirtualBuffer:
     windows: dict[int, Array]
 
 
+@dataclass(slots=True, eq=False)
+class Unwritten:
+    """An array whose contents count as unwritten; passed to several runs, what they all wrote."""
+
+    array: Array
+    written: BoolArray | None = None
+
+
 def bind(
-    program: Program, args: Sequence[Any], memory: GlobalMemory, uninitialised: Sequence[Array]
+    program: Program,
+    args: Sequence[Any],
+    memory: GlobalMemory,
+    uninitialised: Sequence[Array | Unwritten],
 ) -> tuple[Array, list[int]]:
     """Return the parameter bytes, and the addresses of the module's variables."""
     layout = program.layout
@@ -60,8 +71,8 @@ def bind(
     for number, ((variable, offset), value) in enumerate(zip(layout.parameters, args, strict=True)):
         data = _encode(variable, value, number, memory)
         raw[offset : offset + len(data)] = data
-    for array in uninitialised:
-        _track(memory, array)
+    for each in uninitialised:
+        _track(memory, each if isinstance(each, Unwritten) else Unwritten(each))
     addresses = [_variable(memory, variable) for variable in layout.variables]
     _fill_pointers(program, memory, addresses)
     return np.frombuffer(bytes(raw), np.uint8), addresses
@@ -121,13 +132,14 @@ def map_array(memory: GlobalMemory, array: Array, name: str) -> None:
     memory.add_host(int(low), int(high), name, array, read_only=not array.flags.writeable)
 
 
-def _track(memory: GlobalMemory, array: Array) -> None:
+def _track(memory: GlobalMemory, unwritten: Unwritten) -> None:
+    array = unwritten.array
     if array.size == 0:
         return
     allocation = memory.find(int(np.lib.array_utils.byte_bounds(array)[0]))
     if allocation is None:
         raise DeviceFault("E203", "an array in `uninitialised` is not among the arguments")
-    allocation.track()
+    unwritten.written = allocation.track(unwritten.written)
 
 
 def _variable(memory: GlobalMemory, variable: Variable) -> int:

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from astdsl.emulator.arguments import bind
+from astdsl.emulator.arguments import Unwritten, bind
 from astdsl.emulator.asynchronous import Completion
 from astdsl.emulator.faults import DeviceFault
 from astdsl.emulator.global_memory import GlobalMemory
@@ -71,7 +71,7 @@ def run(
     shared_bytes: int = 0,
     completion: Completion = "late",
     order: Order = "min-pc",
-    uninitialised: Sequence[Array] = (),
+    uninitialised: Sequence[Array | Unwritten] = (),
     check: bool = True,
 ) -> None:
     """Run a kernel of a PTX text for a whole grid.
@@ -81,7 +81,8 @@ def run(
     `shared_bytes` is the dynamic shared memory of a block. Asynchronous work completes as "late" or
     as "early" as is legal, or at moments drawn from an integer seed; `order` says which threads go
     first: those that are behind ("min-pc"), ahead ("max-pc"), each in turn ("round-robin"), or at
-    random from an integer seed. The contents of the arrays in `uninitialised` count as unwritten.
+    random from an integer seed. The contents of the arrays in `uninitialised` count as unwritten;
+    an `Unwritten` keeps what this run wrote for the next.
     Without `check` hazards between threads are not looked for. Raises `DeviceFault`.
     """
     program = _PROGRAMS.get(ptx, kernel)

@@ -37,10 +37,16 @@ class Allocation:
         self._views: dict[int, tuple[int, Array]] = {}
         self._shadows: dict[int, Array] = {}
 
-    def track(self) -> None:
-        """Take the contents as unwritten from now on."""
-        self.written = np.zeros(self.data.size, np.bool_)
+    def track(self, written: BoolArray | None = None) -> BoolArray:
+        """Take the contents as unwritten from now on, but for the bytes marked in `written`.
+
+        Returns the marks, which change as the kernel writes.
+        """
+        marks = np.zeros(self.data.size, np.bool_) if written is None else written
+        assert marks.size == self.data.size, f"{self.name} has other bytes than in the run before"
+        self.written = marks
         self._shadows.clear()
+        return marks
 
     def view(self, width: int) -> tuple[int, Array]:
         """Return (first aligned address, elements of `width` bytes from there)."""

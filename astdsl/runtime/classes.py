@@ -15,11 +15,9 @@ from functools import lru_cache
 from math import gcd
 
 from astdsl.ir.dtypes import DType
-from astdsl.ir.types import GMEM, RefType
+from astdsl.ir.types import GMEM, TMA_ALIGN_BYTES, TMA_MAX_RANK, RefType
 from astdsl.runtime.arrays import ArrayView, byte_offsets
 
-TMA_ALIGN_BYTES = 16
-TMA_MAX_RANK = 5
 TMA_MAX_DIM = 1 << 32
 TMA_MAX_STRIDE_BYTES = 1 << 40
 OFFSET_LIMIT = 1 << 31

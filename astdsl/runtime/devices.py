@@ -17,10 +17,12 @@ from typing import Any, Protocol
 import numpy as np
 
 from astdsl.errors import DeviceError, DeviceUnavailable, did_you_mean
+from astdsl.ir.core import OUT, SCRATCH
 from astdsl.ir.launch import DimSlot, MapSlot, PointerSlot, ScalarSlot, Slot, StrideSlot
 from astdsl.runtime.artifact import Artifact
 from astdsl.runtime.classes import launch_strides
-from astdsl.runtime.launch import Argument, Launcher, array_of
+from astdsl.runtime.launch import Argument, Counts, Launcher, array_of
+from astdsl.runtime.scratch import scratch_argument, scratch_array
 from astdsl.source import Span, source_line
 
 DEFAULT_TARGET = "sm_90a"
@@ -57,7 +59,7 @@ class Reference:
 
         module = artifact.module
 
-        def launch(grid: int, values: Sequence[Any], arrays: Sequence[Any]) -> None:
+        def launch(counts: Counts, values: Sequence[Any], arrays: Sequence[Any]) -> None:
             pairs = zip(arguments, values, arrays, strict=True)
             evaluate(module, [array_of(x) if a.geometry else v for a, v, x in pairs])
 
@@ -77,28 +79,37 @@ class Emulator:
 
     def load(self, artifact: Artifact, arguments: Sequence[Argument]) -> Launcher:
         """Run the PTX by the launch plan."""
+        from astdsl.emulator.arguments import Unwritten
         from astdsl.emulator.device import run
         from astdsl.emulator.faults import DeviceFault
 
         plan, ptx = artifact.plan, artifact.ptx
         assert plan is not None, "the emulator launches by a plan"
 
-        def launch(grid: int, values: Sequence[Any], arrays: Sequence[Any]) -> None:
+        def launch(counts: Counts, values: Sequence[Any], arrays: Sequence[Any]) -> None:
             memory = [
                 array_of(x) if a.geometry else x for a, x in zip(arguments, arrays, strict=True)
             ]
-            given = [_encode(slot, arguments, values, memory) for slot in plan.slots]
-            passed = {slot.param for slot in plan.slots}
-            unwritten = [x for i, x in _unwritten(arguments, memory) if i in passed]
-            try:
-                run(
-                    ptx, plan.name, (grid, 1, 1), (plan.threads, 1, 1), given,
-                    shared_bytes=plan.shared_bytes, uninitialised=unwritten,
-                    completion=emulator_completion(),
-                )  # fmt: skip
-            except DeviceFault as fault:
-                names = [arguments[slot.param].where.name for slot in plan.slots]
-                raise _device_error(fault, ptx, names) from None
+            scratch = [
+                scratch_argument(each, shape)
+                for each, shape in zip(plan.scratch, counts.scratch, strict=True)
+            ]
+            made = [scratch_array(each) for each in scratch]
+            every, memory = [*arguments, *scratch], [*memory, *made]
+            addresses = [*values, *(x.__array_interface__["data"][0] for x in made)]
+            unwritten = {i: Unwritten(x) for i, x in _unwritten(every, memory)}
+            for entry, grid in zip(plan.entries, counts.grids, strict=True):
+                given = [_encode(slot, every, addresses, memory) for slot in entry.slots]
+                passed = {slot.param for slot in entry.slots}
+                try:
+                    run(
+                        ptx, entry.name, (grid, 1, 1), (entry.threads, 1, 1), given,
+                        shared_bytes=entry.shared_bytes, completion=emulator_completion(),
+                        uninitialised=[x for i, x in unwritten.items() if i in passed],
+                    )  # fmt: skip
+                except DeviceFault as fault:
+                    names = [every[slot.param].where.name for slot in entry.slots]
+                    raise _device_error(fault, ptx, names) from None
 
         return launch
 
@@ -226,7 +237,7 @@ def _encode_map(slot: MapSlot, argument: Argument, value: int, memory: Any) -> A
     return TensorMap(
         TensorDataType[TENSOR_TYPES[geometry.dtype.name]],
         value,
-        tuple(geometry.shape[axis] for axis in slot.order),
+        tuple(max(geometry.shape[axis], 1) for axis in slot.order),
         tuple(strides[axis] * geometry.dtype.bytes for axis in slot.order[1:]),
         slot.box,
         swizzle=Swizzle[SWIZZLES[slot.swizzle_bytes]],
@@ -261,7 +272,7 @@ def _unwritten(
     """
     arrays = [x for a, x in zip(arguments, memory, strict=True) if a.geometry is not None]
     for position, (argument, array) in enumerate(zip(arguments, memory, strict=True)):
-        is_plain = argument.role == "out" and argument.initial is None
+        is_plain = argument.role in (OUT, SCRATCH) and argument.initial is None
         others = (x for x in arrays if x is not array)
         if is_plain and not any(np.may_share_memory(array, x) for x in others):
             yield position, array

@@ -10,13 +10,13 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeAlias
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 
 from astdsl.errors import BadArgument, FailedAssertion
 from astdsl.ir.dtypes import DType
-from astdsl.ir.launch import Check, HostExpression, LaunchPlan
+from astdsl.ir.launch import Check, LaunchPlan
 from astdsl.runtime.arrays import (
     ArrayView,
     Where,
@@ -117,23 +117,30 @@ class Allocation:
 class Launcher(Protocol):
     """A kernel loaded on a device for arguments of one geometry."""
 
-    def __call__(self, grid: int, values: Sequence[Any], arrays: Sequence[Any]) -> None:
-        """Run `grid` blocks.
+    def __call__(self, counts: Counts, values: Sequence[Any], arrays: Sequence[Any]) -> None:
+        """Run the launches one after the other, each when all blocks of the last are done.
 
         `values` are the addresses and numbers of the module's parameters, `arrays` the arrays or
         views (numbers for scalars).
         """
 
 
-HostValue: TypeAlias = int | HostFunction
+class Counts(NamedTuple):
+    """What the host computes for a call: the blocks of each launch, the shapes of scratch."""
+
+    grids: tuple[int, ...]
+    scratch: tuple[tuple[int, ...], ...]
+
+
+CountsFunction: TypeAlias = Callable[[Sequence[Any]], Counts]
 
 
 class Launch:
     """A call with a known key: launch it, and return its outputs."""
 
     __slots__ = (
-        "_aliases", "_allocations", "_arguments", "_checks", "_conversions", "_defaults",
-        "_extends", "_filled", "_grid", "_launcher", "_order", "_outputs", "_shapes",
+        "_aliases", "_allocations", "_arguments", "_checks", "_conversions", "_count",
+        "_counts", "_defaults", "_extends", "_filled", "_launcher", "_order", "_outputs", "_shapes",
         "_staged",
     )  # fmt: skip
 
@@ -168,7 +175,14 @@ class Launch:
         self._staged = [(i, a) for i, a in enumerate(arguments) if a.staged]
         self._aliases = tuple(_pairs_to_compare(arguments, passed))
         self._checks = tuple(self._open_checks(plan.checks if plan else ()))
-        self._grid = self._settle(plan.grid if plan else 1)
+        self._count: CountsFunction | None = None
+        self._counts = Counts((1,), ())
+        if plan is not None:
+            count = self._counter(plan)
+            if _counts_by_scalars(plan):
+                self._count = count
+            else:
+                self._counts = count(())
 
     def __call__(self, objects: list[Any], arrays: list[Any], values: list[Any]) -> Any:
         """Launch with a call's objects and what `describe` says of them."""
@@ -189,11 +203,11 @@ class Launch:
             _require(holds(self._shapes, values), check)
         for position, initial in self._filled:
             array_of(ordered[position])[...] = initial
-        grid = self._grid if type(self._grid) is int else self._count(values)
-        if grid > 0 and self._staged:
-            self._launch_staged(grid, values, ordered)
-        elif grid > 0:
-            self._launcher(grid, values, ordered)
+        counts = self._count(values) if self._count else self._counts
+        if self._staged and any(counts.grids):
+            self._launch_staged(counts, values, ordered)
+        elif any(counts.grids):
+            self._launcher(counts, values, ordered)
         return self._results(objects)
 
     def _results(self, objects: list[Any]) -> Any:
@@ -201,12 +215,14 @@ class Launch:
             return objects[self._outputs[0]]
         return tuple(objects[o] for o in self._outputs) if self._outputs else None
 
-    def _launch_staged(self, grid: int, values: Sequence[Any], arrays: Sequence[Any]) -> None:
+    def _launch_staged(
+        self, counts: Counts, values: Sequence[Any], arrays: Sequence[Any]
+    ) -> None:
         values, copies = list(values), list(arrays)
         for position, argument in self._staged:
             copies[position] = np.array(array_of(arrays[position]), order="C", copy=True)
             (values[position],), _ = describe([copies[position]], [], [argument.where])
-        self._launcher(grid, values, copies)
+        self._launcher(counts, values, copies)
         for position, argument in self._staged:
             if argument.is_written:
                 array_of(arrays[position])[...] = copies[position]
@@ -230,16 +246,21 @@ class Launch:
         ]
         check_aliases(views, [a.is_written for a in pair], [a.where for a in pair])
 
-    def _settle(self, expression: HostExpression) -> HostValue:
-        """Return a number that the shapes settle, or the function that gives it at each launch."""
-        function = compile_host(expression)
-        if reads_scalars(expression):
-            return function
-        return int(self._evaluate(function, ()))
+    def _counter(self, plan: LaunchPlan) -> CountsFunction:
+        """Return what counts the blocks of every launch, and the extents of scratch."""
+        grids = [compile_host(entry.grid) for entry in plan.entries]
+        shapes = [[compile_host(extent) for extent in each.shape] for each in plan.scratch]
 
-    def _count(self, values: Sequence[Any]) -> int:
-        assert callable(self._grid), "a grid is a number or a function"
-        return int(self._evaluate(self._grid, values))
+        def count(values: Sequence[Any]) -> Counts:
+            return Counts(
+                tuple(int(self._evaluate(grid, values)) for grid in grids),
+                tuple(
+                    tuple(max(0, int(self._evaluate(extent, values))) for extent in shape)
+                    for shape in shapes
+                ),
+            )
+
+        return count
 
     def _evaluate(self, function: HostFunction, values: Sequence[Any]) -> Any:
         try:
@@ -267,6 +288,12 @@ def _require(holds: Any, check: Check) -> None:
             (check.span, ""),
             help="call it with arguments for which the assertion holds",
         )
+
+
+def _counts_by_scalars(plan: LaunchPlan) -> bool:
+    grids = [entry.grid for entry in plan.entries]
+    extents = [extent for each in plan.scratch for extent in each.shape]
+    return any(map(reads_scalars, [*grids, *extents]))
 
 
 def _pairs_to_compare(

@@ -12,7 +12,15 @@ from astdsl.errors import DeviceError, DeviceUnavailable
 from astdsl.ir import ops
 from astdsl.ir.core import IN, OUT, Module
 from astdsl.ir.dtypes import f32
-from astdsl.ir.launch import DimSlot, LaunchPlan, MapSlot, PointerSlot, ScalarSlot, StrideSlot
+from astdsl.ir.launch import (
+    DimSlot,
+    Entry,
+    LaunchPlan,
+    MapSlot,
+    PointerSlot,
+    ScalarSlot,
+    StrideSlot,
+)
 from astdsl.ir.types import scalar
 from astdsl.runtime.arrays import Where, view_of
 from astdsl.runtime.artifact import Artifact
@@ -134,7 +142,7 @@ def arguments(x: Any, y: Any) -> tuple[Argument, ...]:
 
 
 def launch(name: str, x: Any, y: Any, a: float, ptx: str = SCALED_PTX) -> Any:
-    plan = LaunchPlan("scaled", "sm_90a", SLOTS, 1, 32, 0)
+    plan = LaunchPlan("sm_90a", (Entry("scaled", SLOTS, 1, 32, 0),))
     artifact = Artifact(scaled(), ptx.replace("OFFSET", ""), plan)
     bound = arguments(x, y)
     loaded = find_device(name).load(artifact, bound)

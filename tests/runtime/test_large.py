@@ -40,8 +40,9 @@ def picked(shape: tuple[int, int], strides: tuple[int, int], dtype: DType, i: in
         StrideSlot: lambda s: (strides if s.param == 0 else (16, 1))[s.axis],
         ScalarSlot: lambda s: (i, j)[s.param - 2],
     }
-    given = [encode[type(slot)](slot) for slot in plan.slots]
-    run(lowered.ptx, plan.name, (1, 1, 1), (plan.threads, 1, 1), given)
+    given = [encode[type(slot)](slot) for slot in plan.entries[0].slots]
+    entry = plan.entries[0]
+    run(lowered.ptx, entry.name, (1, 1, 1), (entry.threads, 1, 1), given)
     return o, wanted, lowered
 
 

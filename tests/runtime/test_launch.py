@@ -10,10 +10,10 @@ import pytest
 
 from astdsl.errors import AliasedOutput, BadArgument, FailedAssertion
 from astdsl.ir.dtypes import f32, i32
-from astdsl.ir.launch import Check, LaunchPlan
+from astdsl.ir.launch import Check, Entry, LaunchPlan
 from astdsl.runtime.arrays import Where
 from astdsl.runtime.classes import Geometry
-from astdsl.runtime.launch import Allocation, Argument, Launch, describe
+from astdsl.runtime.launch import Allocation, Argument, Counts, Launch, describe
 from astdsl.source import NOWHERE
 
 X, Y, N = (Where(name, NOWHERE) for name in "xyn")
@@ -26,12 +26,12 @@ class Recorder:
     def __init__(self) -> None:
         self.calls: list[tuple[int, list[Any], list[Any]]] = []
 
-    def __call__(self, grid: int, values: Sequence[Any], arrays: Sequence[Any]) -> None:
-        self.calls.append((grid, list(values), list(arrays)))
+    def __call__(self, counts: Counts, values: Sequence[Any], arrays: Sequence[Any]) -> None:
+        self.calls.append((counts.grids[0], list(values), list(arrays)))
 
 
 def plan(grid: Any, *checks: Check) -> LaunchPlan:
-    return LaunchPlan("k", "sm_90a", (), grid, 128, 0, checks)
+    return LaunchPlan("sm_90a", (Entry("k", (), grid, 128, 0),), checks=checks)
 
 
 def run(launch: Launch, *objects: Any) -> Any:
