@@ -7,10 +7,6 @@ disjoint, their sum is their XOR.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -19,26 +15,10 @@ from astdsl.lowering.layout.shared import SWIZZLE_PERIOD_BITS, SWIZZLE_UNIT_BYTE
 Integers = NDArray[np.int64]
 
 
-@dataclass(frozen=True, slots=True)
-class SplitOffsets:
-    """A slot in which threads and registers move apart; `thread_bits` are those threads set."""
-
-    buffer: BufferLayout
-    thread_bits: int
-
-    def moves(self, places: Sequence[int]) -> tuple[int, int]:
-        """Return `flip` and `move` of a register whose coordinates are `places` in thread 0."""
-        offset = int(plain_offsets(self.buffer, np.array([places]))[0])
-        if not self.buffer.swizzle_bytes:
-            return 0, offset
-        swizzled = int(_swizzled(self.buffer, offset))
-        return swizzled & self.thread_bits, swizzled & ~self.thread_bits
-
-
 def split_offsets(
     buffer: BufferLayout, threads: Integers, registers: Integers
-) -> SplitOffsets | None:
-    """Return how places split into a thread's and a register's part, None if they do not.
+) -> list[tuple[int, int]] | None:
+    """Return `flip` and `move` of every register, None where places do not split so.
 
     `threads` are the coordinates of each thread, `registers` what each register adds: (n, axes).
     """
@@ -47,13 +27,14 @@ def split_offsets(
     reach += (registers[:, column] % buffer.chunk_elements).max()
     if min(threads.min(), registers.min()) < 0 or reach >= buffer.chunk_elements:
         return None
+    own, added = plain_offsets(buffer, threads), plain_offsets(buffer, registers)
     if not buffer.swizzle_bytes:
-        return SplitOffsets(buffer, 0)
-    own = plain_offsets(buffer, threads)
-    added = plain_offsets(buffer, registers)
+        return [(0, move) for move in added.tolist()]
     if np.bitwise_or.reduce(own) & np.bitwise_or.reduce(added):
         return None
-    return SplitOffsets(buffer, int(np.bitwise_or.reduce(_swizzled(buffer, own))))
+    # Bits that no thread sets may be added as well, which is free in an address.
+    bits = int(np.bitwise_or.reduce(_swizzled(buffer, own)))
+    return [(n & bits, n & ~bits) for n in _swizzled(buffer, added).tolist()]
 
 
 def plain_offsets(buffer: BufferLayout, places: Integers) -> Integers:
@@ -64,6 +45,6 @@ def plain_offsets(buffer: BufferLayout, places: Integers) -> Integers:
     return offset + column * buffer.dtype.bytes
 
 
-def _swizzled(buffer: BufferLayout, offset: Any) -> Any:
+def _swizzled(buffer: BufferLayout, offsets: Integers) -> Integers:
     mask = buffer.swizzle_bytes // SWIZZLE_UNIT_BYTES - 1
-    return offset ^ ((offset >> SWIZZLE_PERIOD_BITS & mask) * SWIZZLE_UNIT_BYTES)
+    return offsets ^ ((offsets >> SWIZZLE_PERIOD_BITS & mask) * SWIZZLE_UNIT_BYTES)

@@ -11,7 +11,7 @@ from functools import cached_property
 import numpy as np
 
 from astdsl.ir import ops
-from astdsl.lowering.layout.offsets import SplitOffsets, split_offsets
+from astdsl.lowering.layout.offsets import split_offsets
 from astdsl.lowering.layout.registers import WIDEST_ACCESS_BYTES, Layout
 from astdsl.lowering.layout.shared import SWIZZLE_PERIOD_BITS, SWIZZLE_UNIT_BYTES, BufferLayout
 from astdsl.lowering.nvptx.function import MEMORY_TYPES, Emitter
@@ -177,28 +177,23 @@ class SharedWindow:
         if self._split is None:
             places = [self._place(axis, register) for axis in range(len(self.buffer.shape))]
             return buffer_address(self.emitter, self.pointer, self.buffer, places)
-        flip, move = self._split.moves(self._offsets(register))
+        flip, move = self._split[register]
         return self.builder.gep("i8", self._flipped(flip), i32(move))
 
     @cached_property
-    def _split(self) -> SplitOffsets | None:
-        """How registers' places differ by constants, None where they do not."""
+    def _split(self) -> list[tuple[int, int]] | None:
+        """How registers' addresses differ by constants, None where they do not."""
         starts = [self.emitter.forms[v] for v in self.op.starts[self.slot_axes :]]
         if not self.layout.is_exact or not all(s.is_constant for s in starts):
             return None
-        axes = range(len(self.buffer.shape))
-        scaled = self.layout.bases * [self._step(a) for a in self.tile_axis]
-        threads = np.zeros((len(scaled), len(axes)), np.int64)
-        threads[:, list(self.tile_axis)] = scaled
-        registers = [self._offsets(k) for k in range(self.layout.register_count)]
-        return split_offsets(self.buffer, threads, np.array(registers))
-
-    def _offsets(self, register: int) -> tuple[int, ...]:
-        """Return the constant part of a register's coordinates in the slot."""
-        places = [self.emitter.forms[v].constant for v in self.op.starts[self.slot_axes :]] or [0]
-        for axis, tile_axis in self.tile_axis.items():
-            places[axis] += self.layout.offsets[register][tile_axis] * self._step(axis)
-        return tuple(places)
+        kept = list(self.tile_axis)
+        steps = [self._step(axis) for axis in kept]
+        threads = np.zeros((self.layout.thread_count, len(self.buffer.shape)), np.int64)
+        threads[:, kept] = self.layout.bases * steps
+        registers = np.zeros((self.layout.register_count, len(self.buffer.shape)), np.int64)
+        registers += [start.constant for start in starts] or 0
+        registers[:, kept] += np.reshape(self.layout.offsets, registers[:, kept].shape) * steps
+        return split_offsets(self.buffer, threads, registers)
 
     def _step(self, axis: int) -> int:
         return self.op.steps[axis + self.slot_axes]

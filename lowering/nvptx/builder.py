@@ -137,7 +137,7 @@ class Builder:
         return f"{debug} {{\n{blocks}\n}}"
 
     def binary(self, operation: str, left: LV, right: LV, flags: str = "") -> LV:
-        """Apply an arithmetic instruction, or fold it; `flags` are LLVM's (``nsw``, ``contract``)."""
+        """Apply or fold an arithmetic instruction; `flags` are LLVM's (``nsw``, ``contract``)."""
         allowed = FLOAT_OPERATIONS if is_float(left.type) else INTEGER_OPERATIONS
         if operation not in allowed:
             raise AssertionError(f"{operation} does not apply to {left.type}")

@@ -14,8 +14,11 @@ from llvmlite import binding
 from astdsl.lowering.target import Target
 
 TRIPLE = "nvptx64-nvidia-cuda"
-SPEED_LEVEL = 2
-"""Level 3 takes half as long again for the same PTX; level 0 does not vectorise, and spills."""
+PASSES_LEVEL = 1
+"""Level 2 takes half as long again for the same registers: we write no redundancy that only it
+finds."""
+CODE_LEVEL = 2
+"""Level 3 takes longer for the same PTX; level 0 does not vectorise, and spills."""
 
 _PTX_VERSIONS = {20: (8, 6), 21: (8, 8)}
 _PTX_VERSION_FROM_LLVM_22 = (8, 8)
@@ -69,7 +72,7 @@ def parse(text: str, machine: binding.TargetMachine) -> binding.ModuleRef:
 
 def optimise(module: binding.ModuleRef, machine: binding.TargetMachine) -> None:
     """Run LLVM's standard passes on a module, in place."""
-    options = binding.create_pipeline_tuning_options(speed_level=SPEED_LEVEL)
+    options = binding.create_pipeline_tuning_options(speed_level=PASSES_LEVEL)
     builder = binding.create_pass_builder(machine, options)
     builder.getModulePassManager().run(module, builder)
 
@@ -80,7 +83,7 @@ def target_machine(target: Target) -> binding.TargetMachine:
     _initialise()
     major, minor = ptx_version()
     return binding.Target.from_triple(TRIPLE).create_target_machine(
-        cpu=target.cpu, features=f"+ptx{major}{minor}", opt=SPEED_LEVEL
+        cpu=target.cpu, features=f"+ptx{major}{minor}", opt=CODE_LEVEL
     )
 
 

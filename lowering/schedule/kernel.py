@@ -21,6 +21,7 @@ from astdsl.lowering.schedule.launches import form_launch
 from astdsl.lowering.schedule.outputs import check_outputs
 from astdsl.lowering.schedule.protocol import check_protocol
 from astdsl.lowering.schedule.resets import drop_first_step_guards
+from astdsl.lowering.schedule.revisits import separate_revisits
 from astdsl.lowering.schedule.roles import choose_warpgroups
 from astdsl.lowering.schedule.streams import stream_large_tiles, stream_whole_kernel
 from astdsl.lowering.target import Target
@@ -45,7 +46,7 @@ def _each_launch(module: Module, change: Callable[[ops.Launch], ops.Launch]) -> 
 
 
 def _schedule_launch(launch: ops.Launch, module: Module, target: Target) -> ops.Launch:
-    launch = drop_first_step_guards(hold_outputs(launch, module))
+    launch = drop_first_step_guards(hold_outputs(separate_revisits(launch), module))
     scheduler = BlockScheduler(launch, target)
     with scheduler.writing(Maker(launch.span)) as maker:
         scheduler.run(launch.body.ops[:-1])

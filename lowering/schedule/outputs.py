@@ -23,10 +23,11 @@ from astdsl.lowering.windows import Form, Forms
 
 @dataclass(frozen=True, slots=True)
 class _Axis:
-    """One loop around an access: its index, first value, and the region that it repeats."""
+    """One loop around an access: its index, its bounds, and the region that it repeats."""
 
     index: Value
     low: Value
+    high: Value
     body: Block
     owner: Op
 
@@ -65,10 +66,10 @@ def _accesses(block: Block, axes: tuple[_Axis, ...]) -> Iterator[_Access]:
 
 def _axes_of(op: Op) -> Iterator[_Axis]:
     if isinstance(op, ops.Pipeline):
-        for index, low in zip(op.body.args, op.lows, strict=False):
-            yield _Axis(index, low, op.body, op)
+        for index, low, high in zip(op.body.args, op.lows, op.highs, strict=False):
+            yield _Axis(index, low, high, op.body, op)
     elif isinstance(op, ops.For):
-        yield _Axis(op.body.args[0], op.low, op.body, op)
+        yield _Axis(op.body.args[0], op.low, op.high, op.body, op)
 
 
 # Overlaps
@@ -114,7 +115,11 @@ def _check_read(access: _Access, body: Block, forms: Forms) -> None:
     if _is_written(access, scope, (), forms):
         return
     revisits = [a for k, a in enumerate(access.axes) if k >= depth]
-    others = [a for a in access.axes[:depth] if not _depends(access.op, a, forms)]
+    others = [
+        a
+        for a in access.axes[:depth]
+        if not _depends(access.op, a, forms) and forms[a.high] - forms[a.low] != Form(1)
+    ]
     if _is_written(access, scope, revisits, forms):
         if others:
             raise _scattered(access, others)

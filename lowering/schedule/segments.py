@@ -1,0 +1,130 @@
+"""Cutting a kernel's body into launches, in program order.
+
+Before
+    store o[...], a; pipeline (i) { ... }; pipeline (j) { ... }
+After
+    [store o[...], a] [pipeline (i) { ... }] [pipeline (j) { ... }]
+
+An outermost pipeline is a launch of its own. What else acts on memory, and a pipeline that carries
+something out, runs in one block: neighbours of that kind share a launch. Values are recomputed by
+the launches that use them, if they read the same there; those that a launch alone can know are its
+results, which later launches read from scratch.
+
+Invariant: what an operation reads was written by the same operations as in program order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from astdsl.ir import ops
+from astdsl.ir.core import ACTS, Block, Op, Value, walk
+from astdsl.ir.effects import changes_memory, effect_of
+from astdsl.ir.rewrite import free_values
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """What one launch runs, in program order.
+
+    `acts` are its own operations, positions in the body; `recomputed` are those of others' that it
+    repeats, `received` the results of earlier launches that it uses.
+    """
+
+    acts: tuple[int, ...]
+    recomputed: tuple[int, ...]
+    received: tuple[Value, ...]
+    is_spread: bool
+
+
+def cut(body: Sequence[Op]) -> list[Segment]:
+    """Return the launches of a kernel's body; none where nothing acts."""
+    program = _Program(body)
+    if any(effect_of(op) == ACTS for op in body if not isinstance(op, ops.Pipeline)):
+        # Barriers, shared memory and groups of copies are a block's own.
+        every = [tuple(range(len(body)))]
+        return [Segment(every[0], (), (), is_spread=False)]
+    acting = {k for k, op in enumerate(body) if _acts(op)}
+    while True:
+        groups = program.groups(acting)
+        segments = [program.segment(group, groups) for group in groups]
+        pinned = {k for s in segments for k in program.misread(s, acting)}
+        if not pinned:
+            return segments
+        acting |= pinned
+
+
+def _acts(op: Op) -> bool:
+    """Whether an operation is run once, and not by every launch that uses its results."""
+    return isinstance(op, ops.Pipeline) or changes_memory(op)
+
+
+class _Program:
+    def __init__(self, body: Sequence[Op]) -> None:
+        self.body = body
+        self.makers = {v: k for k, op in enumerate(body) for v in op.results}
+
+    @cached_property
+    def used(self) -> set[Value]:
+        """Every value that an operation uses."""
+        return {v for op in walk(Block(ops=tuple(self.body))) for v in op.operands}
+
+    def groups(self, acting: Iterable[int]) -> list[tuple[int, ...]]:
+        """Return the positions that act, by launch."""
+        found: list[list[int]] = []
+        was_alone = True
+        for k in sorted(acting):
+            is_alone = self.is_alone(k)
+            if is_alone or was_alone:
+                found.append([])
+            found[-1].append(k)
+            was_alone = is_alone
+        return [tuple(group) for group in found]
+
+    def is_alone(self, position: int) -> bool:
+        """Whether an operation is a pipeline that may spread: nothing uses what it carries."""
+        op = self.body[position]
+        return isinstance(op, ops.Pipeline) and self.used.isdisjoint(op.results)
+
+    def segment(self, group: tuple[int, ...], groups: Sequence[tuple[int, ...]]) -> Segment:
+        """Return a launch with what its operations use."""
+        elsewhere = {k for other in groups if other is not group for k in other}
+        recomputed: set[int] = set()
+        received: dict[Value, None] = {}
+        pending = [self.body[k] for k in group]
+        while pending:
+            for value in _uses(pending.pop()):
+                maker = self.makers.get(value)
+                if maker is None or maker in group or maker in recomputed:
+                    continue
+                if maker in elsewhere:
+                    received[value] = None
+                else:
+                    recomputed.add(maker)
+                    pending.append(self.body[maker])
+        is_spread = self.is_alone(group[0])
+        return Segment(group, tuple(sorted(recomputed)), tuple(received), is_spread)
+
+    def misread(self, segment: Segment, acting: Iterable[int]) -> set[int]:
+        """Return what a launch must not recompute: it would read what was written meanwhile."""
+        found = set()
+        for k in segment.recomputed:
+            read = _touched(self.body[k], (ops.Load,))
+            last = segment.acts[-1] if segment.is_spread else segment.acts[0] - 1
+            between = (self.body[q] for q in acting if k < q <= last)
+            written = {ref for op in between for ref in _touched(op, (ops.Store, ops.CopyOut))}
+            if read & written:
+                found.add(k)
+        return found
+
+
+def _uses(op: Op) -> Iterable[Value]:
+    inside = {v: None for region in op.regions for v in free_values(region)}
+    return (*op.operands, *inside)
+
+
+def _touched(op: Op, kinds: tuple[type[ops.Window], ...]) -> set[Value]:
+    """Return the memory that an operation accesses in one of some ways."""
+    return {w.ref for w in walk(Block(ops=(op,))) if isinstance(w, kinds)}
