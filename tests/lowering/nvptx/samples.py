@@ -85,7 +85,8 @@ def _products() -> Iterator[AsmRow]:
     yield from (
         wgmma.mma(64, "f16", a_in_registers=True, transpose_b=flag) for flag in (False, True)
     )
-    steps = [wgmma.Step(32 * block, 64, 4 * block + k, k, k > 0) for block in (0, 1) for k in (0, 2)]
+    halves = ((0, 0), (0, 2), (1, 0), (1, 2))
+    steps = [wgmma.Step(32 * half, 64, 4 * half + k, k, k > 0) for half, k in halves]
     yield wgmma.product(tuple(steps), "f16")
 
 
