@@ -61,7 +61,7 @@ class SharedRaces:
         self._newest_read = clocks.tick()
         made = clocks.stamps(clocks.warps(lanes)[1])
         self._stamp(self._read, rows, offsets, width, made)
-        self._loaded[rows, offsets >> 4] = made
+        self._loaded.reshape(-1)[self._chunk(rows, offsets)] = made
 
     def write(self, lanes: Lanes, rows: Array, offsets: Array, width: int) -> None:
         """Check and note an ordinary write."""
@@ -78,7 +78,12 @@ class SharedRaces:
         self._newest_write = clocks.tick()
         made = clocks.stamps(clocks.warps(lanes)[1])
         self._stamp(self._written, rows, offsets, width, made if width >= WORD_BYTES else made * 0)
-        self.stored[rows, offsets >> 4] = made
+        self.stored.reshape(-1)[self._chunk(rows, offsets)] = made
+
+    def _chunk(self, rows: Array, offsets: Array) -> Array:
+        """Return the place of each access's chunk among those of all blocks."""
+        place: Array = rows * self.stored.shape[1] + (offsets >> 4)
+        return place
 
     def _known(self, lanes: Lanes, rows: Array) -> Array:
         known: Array = self._clocks.known[rows, self._clocks.warps(lanes)[1]]
@@ -88,9 +93,9 @@ class SharedRaces:
         """Stamp the words of accesses; whole chunks go as one element, which NumPy does fastest."""
         if width == WORD_BYTES * WORDS_PER_CHUNK:
             chunks = np.repeat(made, WORDS_PER_CHUNK).view(np.complex128)
-            times.view(np.complex128)[rows, offsets >> 4] = chunks
+            times.reshape(-1).view(np.complex128)[self._chunk(rows, offsets)] = chunks
         elif width <= WORD_BYTES:
-            times[rows, offsets >> 2] = made
+            times.reshape(-1)[rows * times.shape[1] + (offsets >> 2)] = made
         else:
             times[self._words(rows, offsets, width)] = made[:, None]
 
