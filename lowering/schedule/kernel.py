@@ -1,4 +1,4 @@
-"""The schedule of a whole kernel: its launch, and what each block does.
+"""The schedule of a whole kernel: its launches, and what each block does.
 
 Invariant: the result means what the module meant, step by step in order; only when memory moves
 has changed.
@@ -17,7 +17,7 @@ from astdsl.lowering.schedule.block import BlockScheduler
 from astdsl.lowering.schedule.build import Maker
 from astdsl.lowering.schedule.hazards import order_accesses
 from astdsl.lowering.schedule.held import hold_outputs
-from astdsl.lowering.schedule.launches import form_launch
+from astdsl.lowering.schedule.launches import form_launches
 from astdsl.lowering.schedule.outputs import check_outputs
 from astdsl.lowering.schedule.protocol import check_protocol
 from astdsl.lowering.schedule.resets import drop_first_step_guards
@@ -34,7 +34,7 @@ FAMILIES = (products, rings, stores)
 def schedule(module: Module, target: Target) -> Module:
     """Return the module with its pipelines turned into launches, phases, copies and waits."""
     check_outputs(module)
-    formed = form_launch(stream_whole_kernel(hoist_assertions(module)))
+    formed = form_launches(stream_whole_kernel(hoist_assertions(module)))
     # Streaming leaves the large loads behind without users.
     streamed = eliminate_dead_code(_each_launch(formed, stream_large_tiles))
     return _each_launch(streamed, lambda launch: _schedule_launch(launch, streamed, target))

@@ -1,15 +1,16 @@
-"""Making the launch of a kernel: which axes of its outermost pipeline become thread blocks.
+"""Making the launches of a kernel: which axes of its outermost pipelines become thread blocks.
 
 Before
-    %0 = constant ...
     pipeline (i, j, r) { body }
+    store o[...], a
 After
     launch grid { count of i * count of j } (block) {
       i, j from block
       pipeline (r) { body }
     }
+    launch grid { 1 } (block) { store o[...], a }
 
-Invariant: a block recomputes what stands outside the pipeline; only scalars known on the host
+Invariant: a block recomputes what stands outside the pipelines; only scalars known on the host
 decide how many blocks there are.
 """
 
@@ -17,32 +18,37 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
 from astdsl.errors import UnsupportedFeature
 from astdsl.ir import ops
-from astdsl.ir.core import PURE, READS, Block, Module, Op, Value
+from astdsl.ir.core import Block, Module, Op, Value
 from astdsl.ir.rewrite import clone_op, replace_body
 from astdsl.ir.types import INDEX
 from astdsl.lowering.schedule.build import Maker
-from astdsl.lowering.schedule.independence import is_used, spread_axes
+from astdsl.lowering.schedule.independence import spread_axes
+from astdsl.lowering.schedule.segments import Segment, cut
 from astdsl.lowering.windows import Form, Forms, is_index_arithmetic
+
+# What stands outside of launches in a scheduled kernel.
+OF_THE_CALL = (ops.Assert, ops.AllocGmem)
 
 
 class SerialPipeline(UserWarning):
     """An outermost pipeline that runs in one block, since its steps are not proved independent."""
 
 
-def form_launch(module: Module) -> Module:
-    """Return the module with its body in one `Launch`."""
-    body = [op for op in module.body.ops if not isinstance(op, ops.Assert)]
-    checks = [op for op in module.body.ops if isinstance(op, ops.Assert)]
-    pipeline = _outermost(body)
-    if pipeline is None:
-        launch = _single(module, body)
-    else:
-        launch = _spread(module, pipeline, body[: body.index(pipeline)])
+def form_launches(module: Module) -> Module:
+    """Return the module with its body in launches, one after the other."""
+    of_the_call = [op for op in module.body.ops if isinstance(op, OF_THE_CALL)]
+    body = [op for op in module.body.ops if not isinstance(op, OF_THE_CALL)]
     host = _known_on_host(body)
-    return replace_body(module, Block(args=module.body.args, ops=(*host, *checks, launch)))
+    _require_known_extents(of_the_call, {*module.body.args, *(v for op in host for v in op.results)})
+    launches = _Launches(module, body, Forms(module.body))
+    made = [launches.make(segment) for segment in launches.segments]
+    every = (*host, *of_the_call, *launches.scratch.values(), *made)
+    return replace_body(module, Block(args=module.body.args, ops=every))
 
 
 def _known_on_host(body: Sequence[Op]) -> list[Op]:
@@ -57,37 +63,77 @@ def _known_on_host(body: Sequence[Op]) -> list[Op]:
     return known
 
 
-def _outermost(body: Sequence[Op]) -> ops.Pipeline | None:
-    """Return the pipeline whose axes may become blocks; None where one block runs everything.
-
-    That is where something outside writes memory, or uses what the pipeline carries.
-    """
-    found = [op for op in body if isinstance(op, ops.Pipeline)]
-    if len(found) > 1:
-        raise UnsupportedFeature(
-            "a kernel has one outermost pipeline, this one has several",
-            (found[1].span, "a second launch"),
-            (found[0].span, "the first one"),
-            help="write a kernel for each, and call them one after the other",
-        )
-    if not found:
-        return None
-    outside = [op for op in body if op is not found[0]]
-    used = is_used(found[0].results, Block(ops=tuple(outside)))
-    acts = any(op.effect not in (PURE, READS) for op in outside)
-    return None if used or acts else found[0]
+def _require_known_extents(of_the_call: Iterable[Op], known: set[Value]) -> None:
+    for op in of_the_call:
+        if isinstance(op, ops.AllocGmem) and not known.issuperset(op.dims):
+            raise UnsupportedFeature(
+                "the extents of `GMEM` must be known on the host",
+                (op.span, "an extent that memory holds"),
+                help="compute it from shapes, scalars and constants, or allocate the most it can be",
+            )
 
 
-def _single(module: Module, body: Sequence[Op]) -> ops.Launch:
-    """Return the launch of a kernel without outermost pipelines: one block."""
-    grid, inside = Maker(module.span), Maker(module.span)
+@dataclass(slots=True)
+class _Launches:
+    """The launches of a kernel, and the scratch that hands results of one to later ones."""
+
+    module: Module
+    body: Sequence[Op]
+    forms: Forms
+    segments: list[Segment] = field(init=False)
+    scratch: dict[Value, ops.AllocGmem] = field(init=False)
+
+    def __post_init__(self) -> None:
+        whole = Segment(tuple(range(len(self.body))), (), (), is_spread=False)
+        self.segments = cut(self.body) or [whole]
+        received = (v for segment in self.segments for v in segment.received)
+        self.scratch = {v: self._scratch(v) for v in received}
+
+    def _scratch(self, value: Value) -> ops.AllocGmem:
+        # No memory is without an axis: a scalar is kept in an array of one element.
+        shape, dtype = value.tile.shape or (1,), value.tile.dtype
+        label = value.hint or "result"
+        span = self.forms.makers[value].span
+        return ops.AllocGmem(span=span, dims=(), shape=shape, dtype=dtype, label=label)
+
+    def make(self, segment: Segment) -> ops.Launch:
+        """Return a launch; it first reads what it receives, and last stores what others do."""
+        own = [self.body[k] for k in segment.acts]
+        inside = Maker(own[0].span if segment.is_spread else self.module.span)
+        mapping = {v: self._read(inside, v) for v in segment.received}
+        if segment.is_spread:
+            (pipeline,) = own
+            assert isinstance(pipeline, ops.Pipeline), "only a pipeline spreads"
+            outside = [self.body[k] for k in segment.recomputed]
+            return _spread(pipeline, outside, inside, mapping, self.forms)
+        for k in sorted((*segment.acts, *segment.recomputed)):
+            inside.add_op(clone_op(self.body[k], mapping))
+        for value in (v for op in own for v in op.results if v in self.scratch):
+            inside.add_op(ops.Store(**self._window(inside, value), value=mapping[value]))
+        return _one_block(self.module, inside)
+
+    def _read(self, maker: Maker, value: Value) -> Value:
+        return maker.add_op(ops.Load(**self._window(maker, value))).result
+
+    def _window(self, maker: Maker, value: Value) -> dict[str, Any]:
+        """Return the window that is all of a value's scratch."""
+        scratch, is_tile = self.scratch[value], bool(value.tile.shape)
+        sizes = value.tile.shape or (1,)
+        return {
+            "span": scratch.span,
+            "ref": scratch.result,
+            "starts": tuple(maker.number(0) for _ in sizes),
+            "sizes": sizes,
+            "steps": (1,) * len(sizes),
+            "kept": (is_tile,) * len(sizes),
+        }
+
+
+def _one_block(module: Module, inside: Maker) -> ops.Launch:
+    grid = Maker(module.span)
     one = grid.number(1)
-    _copy(body, inside, {})
-    return ops.Launch(
-        span=module.span,
-        grid=grid.block([one]),
-        body=inside.block(args=[Value(INDEX, "block")]),
-    )
+    block = inside.block(args=[Value(INDEX, "block")])
+    return ops.Launch(span=module.span, grid=grid.block([one]), body=block)
 
 
 def _copy(body: Iterable[Op], maker: Maker, mapping: dict[Value, Value]) -> dict[Value, Value]:
@@ -96,29 +142,38 @@ def _copy(body: Iterable[Op], maker: Maker, mapping: dict[Value, Value]) -> dict
     return mapping
 
 
-def _spread(module: Module, pipeline: ops.Pipeline, before: Sequence[Op]) -> ops.Launch:
-    forms = Forms(module.body)
+def _spread(
+    pipeline: ops.Pipeline,
+    before: Sequence[Op],
+    inside: Maker,
+    mapping: dict[Value, Value],
+    forms: Forms,
+) -> ops.Launch:
+    """Return the launch of a pipeline, with `before` recomputed by every block.
+
+    `inside` and `mapping` hold what each block begins with.
+    """
     spread = spread_axes(pipeline, forms)
     wanted = any(a != ops.SEQUENTIAL for a in pipeline.axes)
     if wanted and not any(spread) and not _has_one_step(pipeline, forms):
         _warn(pipeline)
     axes = [a for a, s in enumerate(spread) if s]
     grid = Maker(pipeline.span)
-    mapping = _copy(_known_on_host(before), grid, {})
+    known = _copy(_known_on_host(before), grid, {})
     total = grid.number(1)
     for axis in axes:
-        total = grid.multiply(total, _count(grid, pipeline, axis, mapping))
+        total = grid.multiply(total, _count(grid, pipeline, axis, known))
+    _copy(before, inside, mapping)
     return ops.Launch(
         span=pipeline.span,
         grid=grid.block([total]),
-        body=_block_body(pipeline, before, axes),
+        body=_block_body(pipeline, inside, mapping, axes),
     )
 
 
 def _count(maker: Maker, pipeline: ops.Pipeline, axis: int, mapping: dict[Value, Value]) -> Value:
     bounds = (pipeline.lows[axis], pipeline.highs[axis], pipeline.steps[axis])
-    missing = [b for b in bounds if b not in mapping]
-    if missing:
+    if any(b not in mapping for b in bounds):
         raise UnsupportedFeature(
             "the number of blocks must be known on the host",
             (pipeline.span, "an axis that counts what memory holds"),
@@ -127,11 +182,11 @@ def _count(maker: Maker, pipeline: ops.Pipeline, axis: int, mapping: dict[Value,
     return maker.trip_count(*(mapping[b] for b in bounds))
 
 
-def _block_body(pipeline: ops.Pipeline, before: Sequence[Op], axes: list[int]) -> Block:
+def _block_body(
+    pipeline: ops.Pipeline, maker: Maker, mapping: dict[Value, Value], axes: list[int]
+) -> Block:
     """Return what one block does: find its indices, then run the other axes in order."""
-    maker = Maker(pipeline.span)
     block = Value(INDEX, "block")
-    mapping = _copy(before, maker, {})
     indices = _indices(maker, pipeline, axes, block, mapping)
     inner = [a for a in range(len(pipeline.lows)) if a not in axes]
     values = dict(mapping)
