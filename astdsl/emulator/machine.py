@@ -130,7 +130,7 @@ class Machine:
         self.end_hooks: list[Callable[[Lanes], None]] = []
         self.exit_checks: list[Callable[[Array, Lanes], None]] = []
         self.guard: SharedGuard | None = None
-        if launch.check and program.is_asynchronous:
+        if launch.check and (program.is_asynchronous or memory.shared.size_bytes):
             self.guard = SharedGuard(self)
         memory.guard = self.guard
 

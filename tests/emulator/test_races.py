@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 
-from astdsl.emulator import DeviceFault
-from tests.emulator.asm import wait
+from astdsl.emulator import DeviceFault, run
+from astdsl.emulator.asynchronous import Completion
+from tests.emulator.asm import kernel, wait
 from tests.emulator.test_guard import (
     BAR,
     FENCE,
@@ -28,82 +29,98 @@ ARRIVE = "mbarrier.arrive.shared::cta.b64 _, [%r2 + 8];"
 WAIT_ALL = wait("%r2 + 8", 0, "all")
 
 
-def test_reading_what_another_warp_wrote_without_a_barrier_is_a_race():
+def test_reading_what_another_warp_wrote_without_a_barrier_is_a_race() -> None:
     text = fault("E232", WRITE, READ_OTHER)
     assert "writes it" in text
     assert "no barrier orders that" in text
 
 
-def test_overwriting_what_another_warp_read_without_a_barrier_is_a_race():
+def test_overwriting_what_another_warp_read_without_a_barrier_is_a_race() -> None:
     assert "reads it" in fault("E232", WRITE, BAR, READ, WRITE_OTHER)
 
 
 @pytest.mark.parametrize("order", [BAR, ARRIVE + WAIT_ALL, "bar.sync 3, 64;"])
-def test_a_barrier_of_any_kind_orders_them(order):
+def test_a_barrier_of_any_kind_orders_them(order: str) -> None:
     launch(WRITE, order, READ_OTHER)
 
 
-def test_a_barrier_before_the_write_does_not_order_it():
+def test_a_barrier_before_the_write_does_not_order_it() -> None:
     fault("E232", BAR, WRITE, READ_OTHER)
 
 
-def test_one_warp_may_use_what_it_wrote_itself():
+def test_one_warp_may_use_what_it_wrote_itself() -> None:
     launch(WRITE, READ, WRITE, READ)
 
 
-def test_arriving_without_waiting_orders_nothing():
+def test_arriving_without_waiting_orders_nothing() -> None:
     fault("E232", WRITE, "bar.arrive 3, 128;", READ_OTHER)
 
 
-def test_a_flag_that_is_read_with_acquire_orders_them():
+def test_a_flag_that_is_read_with_acquire_orders_them() -> None:
     flag = "@%p0 st.shared.u32 [%r1 + 1024], 1; bar.sync 0;"
     launch(flag, WRITE, "ld.acquire.cta.shared.u32 %r14, [%r1 + 1024];", READ_OTHER)
 
 
-def test_replicated_values_may_be_stored_by_several_warps():
+def test_replicated_values_may_be_stored_by_several_warps() -> None:
     launch("st.shared.u32 [%r1], 5;", BAR, "ld.shared.u32 %r10, [%r1];")
 
 
 @pytest.mark.parametrize("completion", ["late", "early"])
-def test_a_store_of_what_other_warps_wrote_needs_a_barrier(completion):
+def test_a_store_of_what_other_warps_wrote_needs_a_barrier(completion: Completion) -> None:
     text = fault("E234", WRITE, FENCE, STORE, WAIT_STORE, completion=completion)
     assert "of another warp that no barrier orders before it" in text
 
 
 @pytest.mark.parametrize("completion", ["late", "early"])
-def test_a_refill_of_what_other_warps_read_needs_a_barrier(completion):
+def test_a_refill_of_what_other_warps_read_needs_a_barrier(completion: Completion) -> None:
     again = LOAD + wait("%r2", 1, "b")
     fault("E234", LOAD, wait("%r2", 0), READ, again, completion=completion)
 
 
-def test_reading_a_load_that_has_completed_unseen_is_reported():
+def test_reading_a_load_that_has_completed_unseen_is_reported() -> None:
     text = fault("E233", LOAD, READ, completion="early")
     assert "has not waited for the asynchronous operation that wrote it" in text
 
 
-def test_a_wait_by_one_warp_and_a_barrier_is_enough():
+def test_a_wait_by_one_warp_and_a_barrier_is_enough() -> None:
     only = "@!%p0 bra JOIN;" + wait("%r2", 0) + "JOIN:"
     launch(LOAD, only, BAR, READ)
 
 
-def test_a_wait_by_one_warp_alone_is_not_enough():
+def test_a_wait_by_one_warp_alone_is_not_enough() -> None:
     only = "setp.ge.u32 %p2, %r0, 32; @%p2 bra JOIN;" + wait("%r2", 0) + "JOIN:"
     with pytest.raises(DeviceFault) as caught:
         launch(LOAD, only, READ, completion="early")
     assert caught.value.code == "E233"
 
 
-def test_using_a_barrier_before_its_init_is_seen_is_a_race():
+def test_using_a_barrier_before_its_init_is_seen_is_a_race() -> None:
     init = "@%p0 mbarrier.init.shared::cta.b64 [%r2 + 16], 1;"
     late = "mbarrier.test_wait.parity.shared::cta.b64 %p9, [%r2 + 16], 1;"
     fault("E232", init, late)
     launch(init, BAR, late)
 
 
+PLAIN = """
+  mov.u32 %r0, %tid.x; mov.u32 %r1, smem; shl.b32 %r3, %r0, 2;
+  add.u32 %r4, %r1, %r3; st.shared.u32 [%r4], %r0;
+  {between}
+  xor.b32 %r5, %r3, 252; add.u32 %r5, %r1, %r5; ld.shared.u32 %r6, [%r5];
+"""
+
+
+def test_programs_without_asynchronous_work_are_checked_too() -> None:
+    between, without = (PLAIN.format(between=code) for code in (BAR, ""))
+    run(kernel(between, shared_bytes=256), "k", (2,), (64,), [])
+    with pytest.raises(DeviceFault) as caught:
+        run(kernel(without, shared_bytes=256), "k", (2,), (64,), [])
+    assert caught.value.code == "E232"
+
+
 # Tensor memory.
 
 
-def test_a_product_on_what_other_warps_stored_needs_a_barrier():
+def test_a_product_on_what_other_warps_stored_needs_a_barrier() -> None:
     image, code, _ = tiles()
     code += "mov.u32 %r20, 0;" + store(32, "%r20")
     finish = COMMIT + wait("%r2", 0)
@@ -112,7 +129,7 @@ def test_a_product_on_what_other_warps_stored_needs_a_barrier():
     tensor_launch(code + "bar.sync 0;" + product(BITS, "f16", keep=1) + finish, image)
 
 
-def test_freeing_what_other_warps_still_load_needs_a_barrier():
+def test_freeing_what_other_warps_still_load_needs_a_barrier() -> None:
     access = store(4) + "tcgen05.ld.sync.aligned.32x32b.x1.b32 {%r200}, [%r12];"
     early = END.replace("bar.sync 0;", "")
     waited = "tcgen05.wait::ld.sync.aligned;"
@@ -121,7 +138,7 @@ def test_freeing_what_other_warps_still_load_needs_a_barrier():
     tensor_launch(access + waited)
 
 
-def test_loading_a_product_that_has_completed_unseen_is_reported():
+def test_loading_a_product_that_has_completed_unseen_is_reported() -> None:
     image, code, _ = tiles()
     load = "tcgen05.ld.sync.aligned.32x32b.x1.b32 {%r200}, [%r12]; tcgen05.wait::ld.sync.aligned;"
     with pytest.raises(DeviceFault) as caught:
