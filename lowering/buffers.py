@@ -17,6 +17,9 @@ from astdsl.lowering.products import padded_operand, product_barriers
 from astdsl.lowering.target import TCGEN05, Target
 from astdsl.source import Span
 
+# How the labels of the buffers begin that have `stages` slots.
+RING_LABEL = "ring of"
+
 
 def plan_shared(body: Block, target: Target) -> SharedPlan:
     """Place every barrier and buffer of a kernel's body; refuse what does not fit."""
@@ -57,12 +60,16 @@ def _buffer_note(op: ops.AllocSmem, plan: SharedPlan) -> str:
 
 def _way_out(plan: SharedPlan, allocations: list[ops.AllocSmem], limit: int) -> str:
     """Name the largest stage count that fits."""
-    rings = [op for op in allocations if _slots(op, plan.layouts[op.result]) > 1]
+    # Copies out have as many slots whatever `stages` says.
+    rings = [op for op in allocations if op.label.startswith(RING_LABEL)]
     if not rings:
         return "smaller blocks take less"
     stages = max(_slots(op, plan.layouts[op.result]) for op in rings)
     per_stage = sum(plan.layouts[op.result].slot_bytes for op in rings)
-    fits = (limit - (plan.total_bytes - stages * per_stage)) // per_stage
+    others = plan.total_bytes - sum(
+        _slots(op, plan.layouts[op.result]) * plan.layouts[op.result].slot_bytes for op in rings
+    )
+    fits = min(stages - 1, (limit - others) // per_stage)
     return f"`stages={fits}` fits" if fits > 0 else "not even one stage fits: take smaller blocks"
 
 

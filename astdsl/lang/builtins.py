@@ -76,9 +76,19 @@ def _print(*values: Any, **options: Any) -> None:
     )
 
 
+def _unless_keyed(python: Callable[..., Any], ours: Callable[..., Any]) -> Callable[..., Any]:
+    """Return `ours`, but Python's where a key decides: that is a choice among Python objects."""
+
+    def chosen(*args: Any, **kwargs: Any) -> Any:
+        keyed = not kwargs.keys().isdisjoint({"key", "default"})
+        return (python if keyed else ours)(*args, **kwargs)
+
+    return chosen
+
+
 MEANINGS: dict[Any, Callable[..., Any]] = {
-    builtins.min: reductions.min,
-    builtins.max: reductions.max,
+    builtins.min: _unless_keyed(builtins.min, reductions.min),
+    builtins.max: _unless_keyed(builtins.max, reductions.max),
     builtins.sum: _sum,
     builtins.any: _any,
     builtins.all: _all,

@@ -11,6 +11,7 @@ unfinished step can change are issued ahead of theirs.
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -82,6 +83,8 @@ class BlockScheduler:
         self.written: set[Value] = set()
         self.read: set[Value] = set()
         self.pipelines = 0
+        # What shared memory holds besides rings: copies out, two slots each, and own buffers.
+        self.other_bytes = 0
         self._makers: list[Maker] = []
         for op in walk(launch.body):
             self._note(op)
@@ -91,8 +94,11 @@ class BlockScheduler:
             self.users[operand].append(op)
         if isinstance(op, (ops.Store, ops.CopyOut)) and op.ref.ref.space == GMEM:
             self.written.add(op.ref)
+            self.other_bytes += _copied_out_bytes(op)
         elif isinstance(op, (ops.Load, ops.CopyIn)):
             self.read.add(op.ref)
+        elif isinstance(op, ops.AllocSmem):
+            self.other_bytes += math.prod(op.shape) * op.dtype.bytes
         self.pipelines += isinstance(op, ops.Pipeline)
 
     @property
@@ -212,3 +218,11 @@ def inside(block: Block) -> set[Value]:
         for region in op.regions:
             found.update(region.args)
     return found
+
+
+def _copied_out_bytes(op: Op) -> int:
+    """Return what two slots of a store's window take."""
+    if not isinstance(op, ops.Store):
+        return 0
+    tile = op.value.tile
+    return 2 * tile.elements * tile.dtype.bytes

@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from astdsl.ir import ops
 from astdsl.ir.core import Block, Value
 from astdsl.ir.types import GMEM
+from astdsl.lowering.buffers import RING_LABEL
 from astdsl.lowering.schedule.accumulation import Accumulation, accumulations, begin, finish
 from astdsl.lowering.schedule.block import BlockScheduler, LoopFrame, Slot, inside, schedules
 from astdsl.lowering.schedule.build import Maker, loop, recompute
@@ -32,6 +33,8 @@ from astdsl.lowering.tensor_maps import why_not
 MOST_AUTOMATIC_STAGES = 4
 # Kept free for what leaves the block, and for tiles that change their layout.
 RESERVED_BYTES = 68 * 1024
+# For barriers and the alignment of buffers.
+MARGIN_BYTES = 4 * 1024
 # A smaller window is loaded into registers straight away: a copy and its barrier cost more.
 LEAST_COPY_BYTES = 2048
 
@@ -158,7 +161,7 @@ class _Expansion:
                     span=load.span,
                     shape=(stages, *load.window_type.shape),
                     dtype=load.window_type.dtype,
-                    label=f"ring of {load.ref.hint or 'window'}",
+                    label=f"{RING_LABEL} {load.ref.hint or 'window'}",
                 )
             ).result
             for load in self.loads
@@ -175,7 +178,8 @@ class _Expansion:
     def _automatic_stages(self) -> int:
         """Return as many stages as fit, at most four."""
         each = sum(load.window_type.elements * load.window_type.dtype.bytes for load in self.loads)
-        limit = self.scheduler.target.shared_bytes_per_block - RESERVED_BYTES
+        reserved = max(RESERVED_BYTES, self.scheduler.other_bytes + MARGIN_BYTES)
+        limit = self.scheduler.target.shared_bytes_per_block - reserved
         share = limit // max(1, self.scheduler.pipelines)
         return max(1, min(MOST_AUTOMATIC_STAGES, share // max(1, each)))
 

@@ -1,6 +1,8 @@
 """Small kernels of the kind that people write, on every witness, against NumPy."""
 
 # mypy: disable-error-code="valid-type,type-arg,name-defined,var-annotated"
+# Kernels unpack all dims of a shape and use some.
+# ruff: noqa: RUF059
 # mypy: disable-error-code="no-untyped-def,no-untyped-call"
 
 from __future__ import annotations
@@ -57,7 +59,7 @@ def whole(*shape: int, dtype: Any = np.float32, low: int = -9, high: int = 10) -
     return np.random.default_rng(sum(shape)).integers(low, high, shape).astype(dtype)
 
 
-# --- rows -----------------------------------------------------------------------------------
+# rows
 
 
 @kernel
@@ -130,11 +132,11 @@ def test_normalised_rows(shape: tuple[int, int]) -> None:
     np.testing.assert_allclose(found, x / np.sqrt((x * x).mean(1, keepdims=True) + 1e-6), 1e-4)
 
 
-# --- reductions ------------------------------------------------------------------------------
+# reductions
 
 
 @kernel
-def reductions(
+def reductions(  # noqa: PLR0917
     x: In[f32, "M N"],
     rows: Out[f32, "M"],
     columns: Out[f32, "N"],
@@ -216,7 +218,7 @@ def test_argmax_over_blocks_of_columns() -> None:
     np.testing.assert_array_equal(agree(best_column, lambda: (x,)), x.argmax(1))
 
 
-# --- elementwise, broadcasting, dtypes ---------------------------------------------------------
+# elementwise, broadcasting, dtypes
 
 
 @kernel
@@ -337,7 +339,7 @@ def test_conversions() -> None:
     np.testing.assert_array_equal(n, x.astype(np.int32))
 
 
-# --- shapes ----------------------------------------------------------------------------------
+# shapes
 
 
 @kernel
@@ -404,7 +406,7 @@ def test_blocks_are_a_view() -> None:
     np.testing.assert_array_equal(agree(by_blocks, lambda: (x,)), x * 2)
 
 
-# --- windows ---------------------------------------------------------------------------------
+# windows
 
 
 @kernel

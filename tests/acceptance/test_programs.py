@@ -1,6 +1,8 @@
 """Control flow, Python around kernel values, and signatures, on every witness."""
 
 # mypy: disable-error-code="valid-type,type-arg,name-defined,var-annotated"
+# Kernels unpack all dims of a shape and use some.
+# ruff: noqa: RUF059
 # mypy: disable-error-code="no-untyped-def,no-untyped-call"
 
 from __future__ import annotations
@@ -42,7 +44,7 @@ def whole(*shape: int, dtype: Any = np.float32, low: int = -9, high: int = 10) -
     return np.random.default_rng(sum(shape)).integers(low, high, shape).astype(dtype)
 
 
-# --- control flow ----------------------------------------------------------------------------
+# control flow
 
 
 @kernel
@@ -51,10 +53,12 @@ def collatz(x: In[i32, "N"], o: Out[i32, "N"]):
         n = x[i]
         steps = 0
         while n != 1:
-            if n % 2 == 0:
-                n = n // 2
+            half = n // 2
+            if n == 2 * half:
+                n = half
             else:
-                n = 3 * n + 1
+                n *= 3
+                n += 1
             steps += 1
         o[i] = steps
 
@@ -103,7 +107,7 @@ def only_if_wanted(x: In[f32, "N"], o: InOut[f32, "N"], wanted: i32, *, b=32):
 def chained(x: In[f32, "N"], low: f32, high: f32, o: Out[i32, "N"]):
     with pipeline(x.shape[0]) as i:
         v = x[i]
-        if (low <= v <= high and not v == 0) or v > 100:
+        if (low <= v <= high and not (v == 0 and v >= 0)) or v > 100:
             o[i] = 1
         elif v < low:
             o[i] = -1
@@ -222,7 +226,7 @@ def test_loops_in_loops_in_loops() -> None:
     np.testing.assert_array_equal(agree(nested_loops, lambda: (x,)), [total])
 
 
-# --- pipelines in places ------------------------------------------------------------------------
+# pipelines in places
 
 
 @kernel
@@ -319,7 +323,7 @@ def test_a_loop_inside_a_pipeline() -> None:
     np.testing.assert_array_equal(agree(loop_in_pipeline, lambda: (x,)), expected)
 
 
-# --- Python around kernel values ---------------------------------------------------------------
+# Python around kernel values
 
 
 class Point(NamedTuple):
@@ -469,7 +473,7 @@ def test_kernels_in_classes_and_functions() -> None:
     np.testing.assert_array_equal(Scaled.doubled(x), x * 2)
 
 
-# --- signatures ------------------------------------------------------------------------------
+# signatures
 
 
 @kernel
@@ -560,7 +564,7 @@ def test_a_dim_becomes_a_constant_where_python_needs_it() -> None:
     np.testing.assert_allclose(found, x / np.sqrt(np.float32(24)), 1e-6)
 
 
-# --- sizes -----------------------------------------------------------------------------------
+# sizes
 
 
 @kernel
@@ -589,7 +593,7 @@ def test_empty_arrays_and_arrays_of_one(shape: tuple[int, int]) -> None:
 
 LAYOUTS = {
     "contiguous": lambda a: a,
-    "transposed": lambda a: np.asfortranarray(a),
+    "transposed": np.asfortranarray,
     "every second column": lambda a: np.repeat(a, 2, 1)[:, ::2],
     "every second row": lambda a: np.repeat(a, 2, 0)[::2],
     "backwards": lambda a: np.ascontiguousarray(a[::-1, ::-1])[::-1, ::-1],
@@ -623,7 +627,7 @@ def test_a_row_spread_over_all_rows_has_no_stride() -> None:
     np.testing.assert_array_equal(agree(add_blocks, lambda: (x, one)), x + 3)
 
 
-# --- assertions ------------------------------------------------------------------------------
+# assertions
 
 
 @kernel
