@@ -1,9 +1,13 @@
 """Tests of block-scaled products of tensor memory, against NumPy."""
 
+from typing import Any
+
 import ml_dtypes
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
+from astdsl.emulator.asynchronous import Completion
 from astdsl.emulator.formats.descriptors import MatrixDescriptor, encode_tcgen05_descriptor
 from astdsl.emulator.formats.swizzle import Swizzle
 from tests.emulator.test_tcgen05 import (
@@ -30,7 +34,7 @@ KINDS = {
 }
 
 
-def operand(rows, kind):
+def operand(rows: int, kind: str) -> tuple[NDArray[Any], NDArray[Any]]:
     """Return random values [rows, k] and the bytes that hold them, [rows, 32]."""
     if kind == "mxf8f6f4":
         values = RNG.integers(-8, 9, (rows, 32)).astype(np.float32).astype(E4M3)
@@ -40,7 +44,7 @@ def operand(rows, kind):
     return values, bits[:, 0::2] | bits[:, 1::2] << 4
 
 
-def scale_image(scales, first):
+def scale_image(scales: NDArray[Any], first: int) -> NDArray[Any]:
     """Return 512 bytes: byte (row % 32) * 16 + (row / 32) * 4 + k is scale k of a row."""
     image = np.zeros((32, 4, 4), np.uint8)
     for row, values in enumerate(scales.view(np.uint8)):
@@ -48,11 +52,11 @@ def scale_image(scales, first):
     return image.reshape(-1)
 
 
-def scaled(values, scales):
+def scaled(values: NDArray[Any], scales: NDArray[Any]) -> NDArray[Any]:
     return values * np.repeat(scales.astype(np.float32), values.shape[1] // scales.shape[1], axis=1)
 
 
-def case(kind, first=0):
+def case(kind: str, first: int = 0) -> tuple[NDArray[Any], str, NDArray[Any]]:
     """Return shared memory, the code of one product, and its result."""
     word, bits, count, dtype = KINDS[kind]
     a, a_bytes = operand(128, kind)
@@ -87,25 +91,25 @@ def case(kind, first=0):
 
 @pytest.mark.parametrize("completion", COMPLETIONS)
 @pytest.mark.parametrize("kind", list(KINDS))
-def test_blocks_of_k_are_scaled(kind, completion):
+def test_blocks_of_k_are_scaled(kind: str, completion: Completion) -> None:
     image, code, expected = case(kind)
     out = launch(finished(code) + load(N), image, N, completion).view(np.float32)
     assert np.allclose(out, expected, rtol=1e-5, atol=1e-3)
 
 
-def test_the_descriptor_says_which_byte_of_a_cell_to_use():
+def test_the_descriptor_says_which_byte_of_a_cell_to_use() -> None:
     image, code, expected = case("mxf8f6f4", first=3)
     out = launch(finished(code) + load(N), image, N).view(np.float32)
     assert np.allclose(out, expected, rtol=1e-5, atol=1e-3)
 
 
-def test_scales_that_nothing_has_written_are_a_fault():
+def test_scales_that_nothing_has_written_are_a_fault() -> None:
     image, code, _ = case("mxf8f6f4")
     lines = [line for line in code.splitlines() if "tcgen05.cp" not in line]
     assert "scale factors" in fault("E231", "\n".join(lines), image=image)
 
 
-def test_scales_beyond_their_cell_are_a_fault():
+def test_scales_beyond_their_cell_are_a_fault() -> None:
     image, code, _ = case("mxf4nvf4", first=1)
     assert "from byte 1 of a cell on" in fault("E281", code, image=image)
 
@@ -114,6 +118,6 @@ def test_scales_beyond_their_cell_are_a_fault():
     ("old", "new"),
     [(", [%r14], [%r15], 0", ", 0"), (".block16", ""), ("block16", "block64")],
 )
-def test_malformed_products_are_refused_before_the_run(old, new):
+def test_malformed_products_are_refused_before_the_run(old: str, new: str) -> None:
     image, code, _ = case("mxf4nvf4")
     fault("E201", code.replace(old, new), image=image)

@@ -1,5 +1,7 @@
 """Tests of exact widening and of the product."""
 
+from typing import Any
+
 import ml_dtypes
 import numpy as np
 import pytest
@@ -14,7 +16,7 @@ DTYPES = {
 
 @pytest.mark.parametrize("name", list(DTYPES))
 @pytest.mark.filterwarnings("ignore:invalid value")
-def test_every_bit_pattern_widens_exactly(name):
+def test_every_bit_pattern_widens_exactly(name: str) -> None:
     size = np.dtype(DTYPES[name]).itemsize
     bits = np.arange(1 << (8 * size)).astype(f"u{size}")
     values = matrix.widen(bits.view(np.uint8), name)
@@ -22,7 +24,7 @@ def test_every_bit_pattern_widens_exactly(name):
     assert np.array_equal(values.astype(np.float64), expected, equal_nan=True)
 
 
-def test_tf32_ignores_the_low_13_bits():
+def test_tf32_ignores_the_low_13_bits() -> None:
     bits = np.array([0x3F801FFF, 0x3F802000], np.uint32)
     assert matrix.widen(bits.view(np.uint8), "tf32").tolist() == [1.0, 1.0009765625]
 
@@ -37,13 +39,15 @@ def test_tf32_ignores_the_low_13_bits():
         ([2**31 - 1, -5], np.int32, True, [2**31 - 1, 2044]),
     ],
 )
-def test_products_are_added_in_the_type_of_the_accumulator(old, dtype, saturate, expected):
+def test_products_are_added_in_the_type_of_the_accumulator(
+    old: list[int] | None, dtype: Any, saturate: bool, expected: list[float]
+) -> None:
     before = None if old is None else np.array(old, dtype)
     total = matrix.accumulate(before, np.array([1.0, 2049.0]), np.dtype(dtype), saturate)
     assert total.tolist() == expected
 
 
-def test_a_product_is_a_times_b_transposed():
+def test_a_product_is_a_times_b_transposed() -> None:
     a = np.arange(12, dtype=np.float32).reshape(2, 2, 3)
     b = np.arange(24, dtype=np.float32).reshape(2, 4, 3)
     assert np.array_equal(matrix.multiply(a, b), np.einsum("bmk,bnk->bmn", a, b))

@@ -1,9 +1,13 @@
 """Tests of the mbarrier instructions, by kernels of one block."""
 
+from typing import Any
+
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from astdsl.emulator import DeviceFault, run
+from astdsl.emulator.asynchronous import Completion
 from tests.emulator.asm import kernel, wait
 
 COMPLETIONS = ["late", "early", 11]
@@ -20,7 +24,9 @@ BEGIN = """
 """
 
 
-def launch(body, count=64, threads=64, completion="late", grid=1):
+def launch(
+    body: str, count: int = 64, threads: int = 64, completion: Completion = "late", grid: int = 1
+) -> NDArray[Any]:
     """Run a body after making one barrier; return what each thread stored."""
     out = np.zeros(threads, np.uint32)
     ptx = kernel(BEGIN.format(count=count) + body, ["u64"], shared_bytes=64)
@@ -28,7 +34,7 @@ def launch(body, count=64, threads=64, completion="late", grid=1):
     return out
 
 
-def fault(code, body, **more):
+def fault(code: str, body: str, **more: Any) -> str:
     with pytest.raises(DeviceFault) as caught:
         launch(body, **more)
     assert caught.value.code == code, str(caught.value)
@@ -36,7 +42,7 @@ def fault(code, body, **more):
 
 
 @pytest.mark.parametrize("completion", COMPLETIONS)
-def test_every_thread_passes_once_all_have_arrived(completion):
+def test_every_thread_passes_once_all_have_arrived(completion: Completion) -> None:
     body = """
   st.shared.u32 [%r1 + 16], 5;
   mbarrier.arrive.shared::cta.b64 %d2, [%r1];
@@ -47,13 +53,13 @@ W: mbarrier.try_wait.shared::cta.b64 %p1, [%r1], %d2;
     assert launch(body, completion=completion).all()
 
 
-def test_arrivals_may_count_for_several():
+def test_arrivals_may_count_for_several() -> None:
     body = "@%p0 mbarrier.arrive.shared::cta.b64 _, [%r1], 64;" + wait("%r1", 0)
     assert launch(body + "st.global.u32 [%d0], 7;")[63] == 7
 
 
 @pytest.mark.parametrize("completion", COMPLETIONS)
-def test_a_loop_on_test_wait_lets_the_others_go_on(completion):
+def test_a_loop_on_test_wait_lets_the_others_go_on(completion: Completion) -> None:
     body = """
   setp.lt.u32 %p2, %r0, 32;
   @%p2 bra POLL;
@@ -66,12 +72,12 @@ DONE: st.global.u32 [%d0], 1;
     assert launch(body, count=32, completion=completion).all()
 
 
-def test_a_test_that_fails_says_so():
+def test_a_test_that_fails_says_so() -> None:
     body = "mbarrier.test_wait.parity.shared::cta.b64 %p1, [%r1], 0; selp.u32 %r2, 1, 2, %p1;"
     assert launch(body + "st.global.u32 [%d0], %r2;")[5] == 2
 
 
-def test_bytes_can_be_expected_and_completed_by_instructions():
+def test_bytes_can_be_expected_and_completed_by_instructions() -> None:
     body = """
   @%p0 mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [%r1], 48;
   @%p0 mbarrier.arrive.shared::cta.b64 _, [%r1];
@@ -80,7 +86,7 @@ def test_bytes_can_be_expected_and_completed_by_instructions():
     assert launch(body + "st.global.u32 [%d0], 3;", count=1)[9] == 3
 
 
-def test_a_generic_address_names_a_barrier_too():
+def test_a_generic_address_names_a_barrier_too() -> None:
     body = """
   cvt.u64.u32 %d3, %r1;
   cvta.shared.u64 %d3, %d3;
@@ -89,7 +95,7 @@ def test_a_generic_address_names_a_barrier_too():
     assert launch(body + "st.global.u32 [%d0], 3;")[9] == 3
 
 
-def test_a_thread_that_drops_out_is_not_waited_for_again():
+def test_a_thread_that_drops_out_is_not_waited_for_again() -> None:
     body = """
   setp.lt.u32 %p2, %r0, 32;
   @%p2 mbarrier.arrive_drop.shared::cta.b64 _, [%r1];
@@ -100,51 +106,51 @@ def test_a_thread_that_drops_out_is_not_waited_for_again():
     assert launch(body + "DONE: st.global.u32 [%d0], 3;")[63] == 3
 
 
-def test_a_deadlock_names_phase_arrivals_and_lines():
+def test_a_deadlock_names_phase_arrivals_and_lines() -> None:
     text = fault("E210", "@!%p0 mbarrier.arrive.shared::cta.b64 _, [%r1];" + wait("%r1", 0))
     assert "phase 0" in text
     assert "1 of 64 arrivals" in text
     assert "PTX line" in text
 
 
-def test_too_many_arrivals_are_a_fault():
+def test_too_many_arrivals_are_a_fault() -> None:
     fault("E244", "mbarrier.arrive.shared::cta.b64 _, [%r1], 40;")
 
 
-def test_a_count_out_of_range_is_a_fault():
+def test_a_count_out_of_range_is_a_fault() -> None:
     fault("E240", "", count=0)
     fault("E240", "", count=1 << 20)
 
 
-def test_too_many_bytes_are_a_fault():
+def test_too_many_bytes_are_a_fault() -> None:
     fault("E246", "@%p0 mbarrier.arrive.expect_tx.shared::cta.b64 _, [%r1], 1048576;")
 
 
-def test_a_barrier_that_is_not_there_is_a_fault():
+def test_a_barrier_that_is_not_there_is_a_fault() -> None:
     fault("E243", "mbarrier.arrive.shared::cta.b64 _, [%r1 + 8];")
 
 
-def test_a_misaligned_barrier_is_a_fault():
+def test_a_misaligned_barrier_is_a_fault() -> None:
     fault("E247", "mbarrier.arrive.shared::cta.b64 _, [%r1 + 4];")
 
 
-def test_a_phase_counter_passed_for_a_parity_is_a_fault():
+def test_a_phase_counter_passed_for_a_parity_is_a_fault() -> None:
     assert "not 2" in fault("E248", wait("%r1", 2))
 
 
 @pytest.mark.parametrize("access", ["ld.shared.u32 %r3, [%r1 + 4];", "st.shared.u32 [%r1], %r0;"])
-def test_an_ordinary_access_of_a_live_barrier_is_a_fault(access):
+def test_an_ordinary_access_of_a_live_barrier_is_a_fault(access: str) -> None:
     fault("E253", access)
 
 
-def test_memory_of_an_ended_barrier_is_ordinary():
+def test_memory_of_an_ended_barrier_is_ordinary() -> None:
     body = "@%p0 mbarrier.inval.shared::cta.b64 [%r1]; bar.sync 0;"
     body += "st.shared.u32 [%r1], 9; bar.sync 0; ld.shared.u32 %r3, [%r1];"
     body += "st.global.u32 [%d0], %r3;"
     assert launch(body)[0] == 9
 
 
-def test_blocks_have_barriers_of_their_own():
+def test_blocks_have_barriers_of_their_own() -> None:
     body = """
   mov.u32 %r5, %ctaid.x;
   setp.eq.u32 %p3, %r5, 0;
@@ -157,5 +163,5 @@ DONE:
 
 
 @pytest.mark.parametrize("word", ["noComplete", "shared::gpu"])
-def test_forms_that_are_not_modelled_are_refused_before_the_run(word):
+def test_forms_that_are_not_modelled_are_refused_before_the_run(word: str) -> None:
     fault("E201", f"mbarrier.arrive.{word}.b64 %d2, [%r1];")

@@ -1,10 +1,14 @@
 """Tests of tensor memory and its products, by kernels of one warpgroup, against NumPy."""
 
+from typing import Any
+
 import ml_dtypes
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from astdsl.emulator import DeviceFault, run
+from astdsl.emulator.asynchronous import Completion
 from astdsl.emulator.formats.descriptors import MatrixDescriptor, encode_tcgen05_descriptor
 from astdsl.emulator.formats.fragments import accumulator_lanes, tmem_access
 from astdsl.emulator.formats.instruction import MMA_KINDS, InstructionDescriptor
@@ -52,11 +56,18 @@ COMMIT = "@%p0 tcgen05.commit.cta_group::1.mbarrier::arrive::one.shared::cluster
 AFTER = "tcgen05.fence::after_thread_sync;"
 
 
-def registers(n):
+def registers(n: int) -> list[str]:
     return [f"%r{200 + i}" for i in range(n)]
 
 
-def load(n, shape="32x32b", repeat=None, suffix="", tail="", waited=True):
+def load(
+    n: int,
+    shape: str = "32x32b",
+    repeat: int | None = None,
+    suffix: str = "",
+    tail: str = "",
+    waited: bool = True,
+) -> str:
     """Return code that loads n registers from the warp's lanes and stores them to the output."""
     names = registers(n)
     opcode = f"tcgen05.ld.sync.aligned.{shape}.x{repeat or n}{suffix}.b32"
@@ -69,7 +80,15 @@ def load(n, shape="32x32b", repeat=None, suffix="", tail="", waited=True):
     return "\n".join(lines)
 
 
-def launch(body, image=None, n=32, completion="late", *, end=END, grid=1):
+def launch(
+    body: str,
+    image: NDArray[Any] | None = None,
+    n: int = 32,
+    completion: Completion = "late",
+    *,
+    end: str = END,
+    grid: int = 1,
+) -> NDArray[Any]:
     data = np.zeros(IMAGE_BYTES, np.uint8) if image is None else image
     out = np.zeros((grid * 128, n), np.uint32)
     ptx = kernel(
@@ -79,14 +98,16 @@ def launch(body, image=None, n=32, completion="late", *, end=END, grid=1):
     return out
 
 
-def fault(code, body, **more):
+def fault(code: str, body: str, **more: Any) -> str:
     with pytest.raises(DeviceFault) as caught:
         launch(body, **more)
     assert caught.value.code == code, str(caught.value)
     return str(caught.value)
 
 
-def product(bits, kind, steps=1, keep=0, a="%d10", tail=""):
+def product(
+    bits: int | str, kind: str, steps: int = 1, keep: int = 0, a: str = "%d10", tail: str = ""
+) -> str:
     """Return code in which thread 0 issues products and everyone waits for their commit."""
     lines = [f"mov.u32 %r13, {bits};", f"setp.ne.u32 %p5, 0, {keep};", "setp.eq.u32 %p6, 0, 0;"]
     for step in range(steps):
@@ -97,11 +118,16 @@ def product(bits, kind, steps=1, keep=0, a="%d10", tail=""):
     return "\n".join(lines)
 
 
-def finished(code):
+def finished(code: str) -> str:
     return code + COMMIT + wait("%r2", 0) + AFTER
 
 
-def operands(a, b, transposes=(False, False), mode=Swizzle.B32):
+def operands(
+    a: NDArray[Any],
+    b: NDArray[Any],
+    transposes: tuple[bool, bool] = (False, False),
+    mode: Swizzle = Swizzle.B32,
+) -> tuple[NDArray[Any], str]:
     image = np.zeros(IMAGE_BYTES, np.uint8)
     bits = []
     for start, tile, transposed in ((0, a, transposes[0]), (16384, b, transposes[1])):
@@ -120,7 +146,9 @@ KINDS = [
 @pytest.mark.parametrize("completion", COMPLETIONS)
 @pytest.mark.parametrize("m", [64, 128])
 @pytest.mark.parametrize(("kind", "a_type", "b_type", "d_type"), KINDS)
-def test_every_kind_is_multiplied_exactly(kind, a_type, b_type, d_type, m, completion):
+def test_every_kind_is_multiplied_exactly(
+    kind: str, a_type: str, b_type: str, d_type: str, m: int, completion: Completion
+) -> None:
     k = MMA_KINDS[kind].depth
     a, b = random_tile(m, k, a_type), random_tile(32, k, b_type)
     bits = InstructionDescriptor(m, 32, a_type, b_type, d_type).encode(MMA_KINDS[kind])
@@ -136,7 +164,7 @@ def test_every_kind_is_multiplied_exactly(kind, a_type, b_type, d_type, m, compl
     assert np.array_equal(got, expected.astype(dtype))
 
 
-def ready_lanes(n):
+def ready_lanes(n: int) -> str:
     """Return code that fills the lanes that M = 64 leaves unwritten, so that loads are defined."""
     zeros = ", ".join(["%r20"] * n)
     return f"""mov.u32 %r20, 0; add.u32 %r21, %r12, 0x100000;
@@ -147,7 +175,7 @@ def ready_lanes(n):
 
 @pytest.mark.parametrize("transposes", [(True, False), (False, True), (True, True)])
 @pytest.mark.parametrize("mode", [Swizzle.NONE, Swizzle.B32, Swizzle.B128])
-def test_operands_may_be_transposed(transposes, mode):
+def test_operands_may_be_transposed(transposes: tuple[bool, bool], mode: Swizzle) -> None:
     a, b = random_tile(128, 16, "f16"), random_tile(64, 16, "f16")
     fields = InstructionDescriptor(128, 64, "f16", "f16", "f32", *transposes)
     image, code = operands(a, b, transposes, mode)
@@ -156,7 +184,7 @@ def test_operands_may_be_transposed(transposes, mode):
     assert np.array_equal(out, a.astype(np.float32) @ b.astype(np.float32).T)
 
 
-def test_tf32_may_be_transposed_in_atoms_of_32_bytes():
+def test_tf32_may_be_transposed_in_atoms_of_32_bytes() -> None:
     a, b = random_tile(128, 8, "tf32"), random_tile(32, 8, "tf32")
     image = np.zeros(IMAGE_BYTES, np.uint8)
     bits = []
@@ -178,26 +206,26 @@ def test_tf32_may_be_transposed_in_atoms_of_32_bytes():
 BITS = InstructionDescriptor(128, 32, "f16", "f16", "f32").encode(MMA_KINDS["f16"])
 
 
-def tiles():
+def tiles() -> tuple[NDArray[Any], str, NDArray[Any]]:
     a, b = random_tile(128, 16, "f16"), random_tile(32, 16, "f16")
     return *operands(a, b), a.astype(np.float32) @ b.astype(np.float32).T
 
 
 @pytest.mark.parametrize("completion", COMPLETIONS)
-def test_products_add_up(completion):
+def test_products_add_up(completion: Completion) -> None:
     image, code, once = tiles()
     code = finished(code + product(BITS, "f16", steps=3))
     out = launch(code + load(32), image, 32, completion)
     assert np.array_equal(out.view(np.float32), 3 * once)
 
 
-def test_the_accumulator_may_be_scaled_down_first():
+def test_the_accumulator_may_be_scaled_down_first() -> None:
     image, code, once = tiles()
     code = finished(code + product(BITS, "f16", steps=2, tail=", 1"))
     assert np.array_equal(launch(code + load(32), image, 32).view(np.float32), 1.5 * once)
 
 
-def test_negated_operands_negate_the_product():
+def test_negated_operands_negate_the_product() -> None:
     image, code, once = tiles()
     fields = InstructionDescriptor(128, 32, "f16", "f16", "f32", negate_a=True)
     code = finished(code + product(fields.encode(MMA_KINDS["f16"]), "f16"))
@@ -205,7 +233,9 @@ def test_negated_operands_negate_the_product():
 
 
 @pytest.mark.parametrize("completion", COMPLETIONS)
-def test_blocks_with_different_descriptors_have_products_of_their_own(completion):
+def test_blocks_with_different_descriptors_have_products_of_their_own(
+    completion: Completion,
+) -> None:
     image, code, once = tiles()
     negated = InstructionDescriptor(128, 32, "f16", "f16", "f32", negate_a=True)
     code += f"""mov.u32 %r30, %ctaid.x; and.b32 %r31, %r30, 1; setp.eq.u32 %p3, %r31, 1;
@@ -218,12 +248,12 @@ def test_blocks_with_different_descriptors_have_products_of_their_own(completion
         assert np.array_equal(tile, -2 * once if block % 2 else 2 * once)
 
 
-def store(n, value="%r0", waited="tcgen05.wait::st.sync.aligned;"):
+def store(n: int, value: str = "%r0", waited: str = "tcgen05.wait::st.sync.aligned;") -> str:
     values = ", ".join([value] * n)
     return f"tcgen05.st.sync.aligned.32x32b.x{n}.b32 [%r12], {{{values}}};{waited}"
 
 
-def test_a_may_lie_in_tensor_memory():
+def test_a_may_lie_in_tensor_memory() -> None:
     b = random_tile(32, 16, "f16")
     image, code = operands(random_tile(128, 16, "f16"), b)
     # Every row of A is 1 throughout: two halves of 1.0 in each cell, in columns 32 to 39.
@@ -238,7 +268,7 @@ def test_a_may_lie_in_tensor_memory():
     ("shape", "repeat", "n"),
     [("32x32b", 8, 8), ("16x64b", 8, 8), ("16x128b", 4, 8), ("16x256b", 2, 8), ("16x32bx2", 4, 4)],
 )
-def test_loads_follow_the_fragment_of_their_shape(shape, repeat, n):
+def test_loads_follow_the_fragment_of_their_shape(shape: str, repeat: int, n: int) -> None:
     fill = "\n".join(f"mad.lo.u32 %r{200 + i}, %r0, 64, {i};" for i in range(16))
     code = f"""{fill}
   tcgen05.st.sync.aligned.32x32b.x16.b32 [%r12], {{{", ".join(registers(16))}}};
@@ -253,7 +283,7 @@ def test_loads_follow_the_fragment_of_their_shape(shape, repeat, n):
         assert np.array_equal(out[thread], cells[lane, access.column[:, thread % 32]])
 
 
-def test_packed_accesses_move_sixteen_bits_of_two_columns():
+def test_packed_accesses_move_sixteen_bits_of_two_columns() -> None:
     code = """mov.u32 %r200, 0x00020001; mov.u32 %r201, 0x00040003;
   tcgen05.st.sync.aligned.32x32b.x2.unpack::16b.b32 [%r12], {%r200, %r201};
   tcgen05.wait::st.sync.aligned;
@@ -264,7 +294,7 @@ def test_packed_accesses_move_sixteen_bits_of_two_columns():
 
 
 @pytest.mark.parametrize("completion", COMPLETIONS)
-def test_copies_bring_rows_to_every_quarter(completion):
+def test_copies_bring_rows_to_every_quarter(completion: Completion) -> None:
     rows = np.arange(32 * 4, dtype=np.uint32).reshape(32, 4)
     image = np.zeros(IMAGE_BYTES, np.uint8)
     image[:512] = rows.view(np.uint8).reshape(-1)
@@ -277,31 +307,31 @@ def test_copies_bring_rows_to_every_quarter(completion):
 # Faults.
 
 
-def test_tensor_memory_that_is_not_freed_is_reported():
+def test_tensor_memory_that_is_not_freed_is_reported() -> None:
     text = fault("E272", "", end="")
     assert "64 columns from 0" in text
 
 
-def test_tensor_memory_beyond_the_allocation_is_a_fault():
+def test_tensor_memory_beyond_the_allocation_is_a_fault() -> None:
     text = fault("E270", "add.u32 %r12, %r12, 33;" + load(32))
     assert "columns 33..64" in text
 
 
-def test_freeing_what_was_not_allocated_is_a_fault():
+def test_freeing_what_was_not_allocated_is_a_fault() -> None:
     fault("E273", "", end=END.replace("%r10, 64", "%r10, 32"))
 
 
-def test_a_warp_reaches_only_its_own_lanes():
+def test_a_warp_reaches_only_its_own_lanes() -> None:
     text = fault("E274", "mov.u32 %r12, %r10;" + store(4))
     assert "warp 1 accesses lane 0" in text
 
 
-def test_allocating_after_giving_up_the_permit_is_a_fault():
+def test_allocating_after_giving_up_the_permit_is_a_fault() -> None:
     again = "@%p7 tcgen05.alloc.cta_group::1.sync.aligned.shared::cta.b32 [%r2 + 12], 32;"
     fault("E271", again)
 
 
-def test_an_allocation_that_never_fits_is_a_deadlock():
+def test_an_allocation_that_never_fits_is_a_deadlock() -> None:
     body = BEGIN.replace("[%r2 + 8], 64;", "[%r2 + 8], 64;@%p7 tcgen05.alloc.cta_group::1.sync."
                          "aligned.shared::cta.b32 [%r2 + 12], 512;")  # fmt: skip
     ptx = kernel(body + END, ["u64", "u64"], target="sm_100a", shared_bytes=IMAGE_BYTES + 16)
@@ -309,40 +339,40 @@ def test_an_allocation_that_never_fits_is_a_deadlock():
         run(ptx, "k", (1,), (128,), [np.zeros(IMAGE_BYTES, np.uint8), np.zeros(4, np.uint32)])
 
 
-def test_overwriting_what_a_load_reads_without_the_wait_is_a_fault():
+def test_overwriting_what_a_load_reads_without_the_wait_is_a_fault() -> None:
     image, code, _ = tiles()
     code += "mov.u32 %r20, 0;" + store(4, "%r20") + load(4, waited=False) + "bar.sync 0;"
     text = fault("E275", code + product(BITS, "f16"), image=image)
     assert "tcgen05.wait::ld" in text
 
 
-def test_loading_a_product_in_flight_is_a_fault():
+def test_loading_a_product_in_flight_is_a_fault() -> None:
     image, code, _ = tiles()
     text = fault("E276", code + product(BITS, "f16") + load(32), image=image)
     assert "tcgen05.mma m128n32" in text
 
 
-def test_loading_a_store_without_the_wait_is_a_fault():
+def test_loading_a_store_without_the_wait_is_a_fault() -> None:
     fault("E276", store(4, waited="") + load(4))
 
 
-def test_a_product_on_a_store_without_the_wait_is_a_fault():
+def test_a_product_on_a_store_without_the_wait_is_a_fault() -> None:
     image, code, _ = tiles()
     code += "mov.u32 %r20, 0;" + store(32, "%r20", waited="") + "bar.sync 0;"
     fault("E275", code + product(BITS, "f16", keep=1), image=image)
 
 
-def test_adding_to_what_nothing_has_written_is_a_fault():
+def test_adding_to_what_nothing_has_written_is_a_fault() -> None:
     image, code, _ = tiles()
     fault("E231", code + product(BITS, "f16", keep=1), image=image)
 
 
-def test_overwriting_an_operand_of_a_product_in_flight_is_a_fault():
+def test_overwriting_an_operand_of_a_product_in_flight_is_a_fault() -> None:
     image, code, _ = tiles()
     fault("E250", code + product(BITS, "f16") + "st.shared.u32 [%r1], %r0;", image=image)
 
 
-def test_ending_with_a_product_in_flight_is_a_fault():
+def test_ending_with_a_product_in_flight_is_a_fault() -> None:
     image, code, _ = tiles()
     fault("E276", code + product(BITS, "f16"), image=image)
 
@@ -355,6 +385,6 @@ def test_ending_with_a_product_in_flight_is_a_fault():
         ("%r13, %p5", "%r13, {%r20, %r21, %r22, %r23}, %p5"),
     ],
 )  # fmt: skip
-def test_what_is_not_modelled_is_refused_before_the_run(old, new):
+def test_what_is_not_modelled_is_refused_before_the_run(old: str, new: str) -> None:
     image, code, _ = tiles()
     fault("E201", (code + product(BITS, "f16")).replace(old, new), image=image)

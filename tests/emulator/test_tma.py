@@ -1,10 +1,15 @@
 """Tests of TMA and bulk copies, by kernels of one block or a few."""
 
+from collections.abc import Callable
+from typing import Any
+
 import ml_dtypes
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from astdsl.emulator import DeviceFault, run
+from astdsl.emulator.asynchronous import Completion
 from astdsl.emulator.formats.swizzle import Swizzle, swizzle
 from astdsl.emulator.formats.tensormap import OutOfBounds, TensorMap
 from tests.emulator.asm import kernel, map_address, wait
@@ -41,7 +46,7 @@ DONE:
 """
 
 
-def load_kernel(rank, box_bytes, expected=None):
+def load_kernel(rank: int, box_bytes: int, expected: int | None = None) -> str:
     coordinates = ", ".join(f"%r{20 + i}" for i in range(rank))
     loads = "\n".join(f"ld.param.s32 %r{20 + i}, [a{2 + i}];" for i in range(rank))
     body = f"""{BEGIN}
@@ -57,7 +62,9 @@ def load_kernel(rank, box_bytes, expected=None):
     return kernel(body, parameters, shared_bytes=SHARED_BYTES)
 
 
-def load(m, corner, completion="late", **change):
+def load(
+    m: TensorMap, corner: tuple[int, ...], completion: Completion = "late", **change: Any
+) -> NDArray[Any]:
     """Return shared memory after one load of a box, as bytes."""
     out = np.zeros(m.box_bytes, np.uint8)
     ptx = load_kernel(m.rank, m.box_bytes, **change)
@@ -67,7 +74,7 @@ def load(m, corner, completion="late", **change):
 
 @pytest.mark.parametrize("completion", COMPLETIONS)
 @pytest.mark.parametrize("mode", [Swizzle.NONE, Swizzle.B32, Swizzle.B64, Swizzle.B128])
-def test_a_box_arrives_swizzled(mode, completion):
+def test_a_box_arrives_swizzled(mode: Swizzle, completion: Completion) -> None:
     array = np.arange(64 * 256, dtype=np.uint16).reshape(64, 256)
     m = TensorMap.of(array, (32, 16 if mode in (Swizzle.B32, Swizzle.NONE) else 32), swizzle=mode)
     out = load(m, (16, 8), completion)
@@ -76,7 +83,7 @@ def test_a_box_arrives_swizzled(mode, completion):
 
 
 @pytest.mark.parametrize("corner", [(-3, 0), (0, -2), (120, 60), (300, 0), (5, 1)])
-def test_elements_outside_are_zero(corner):
+def test_elements_outside_are_zero(corner: tuple[int, ...]) -> None:
     array = np.arange(1, 64 * 128 + 1, dtype=np.uint16).reshape(64, 128)
     out = load(TensorMap.of(array, (8, 32)), corner).view(np.uint16).reshape(8, 32)
     padded = np.pad(array, 512)
@@ -84,7 +91,7 @@ def test_elements_outside_are_zero(corner):
     assert np.array_equal(out, padded[512 + y : 520 + y, 512 + x : 544 + x])
 
 
-def test_elements_outside_may_be_nan():
+def test_elements_outside_may_be_nan() -> None:
     array = np.ones((8, 32), ml_dtypes.bfloat16)
     m = TensorMap.of(array, (8, 32), out_of_bounds=OutOfBounds.NAN)
     out = load(m, (16, 0)).view(ml_dtypes.bfloat16).astype(np.float32).reshape(8, 32)
@@ -93,7 +100,7 @@ def test_elements_outside_may_be_nan():
 
 
 @pytest.mark.parametrize("rank", [1, 2, 3, 4, 5])
-def test_boxes_have_one_to_five_dimensions(rank):
+def test_boxes_have_one_to_five_dimensions(rank: int) -> None:
     shape = (3, 2, 4, 3, 16)[5 - rank :]
     array = np.arange(np.prod(shape), dtype=np.uint32).reshape(shape)
     box = (*(min(2, n) for n in shape[:-1]), 8)
@@ -103,7 +110,7 @@ def test_boxes_have_one_to_five_dimensions(rank):
     assert np.array_equal(out, expected)
 
 
-def fault(code, action):
+def fault(code: str, action: Callable[[], object]) -> str:
     with pytest.raises(DeviceFault) as caught:
         action()
     assert caught.value.code == code, str(caught.value)
@@ -111,20 +118,20 @@ def fault(code, action):
 
 
 @pytest.mark.parametrize("completion", COMPLETIONS)
-def test_too_many_expected_bytes_deadlock_with_both_numbers(completion):
+def test_too_many_expected_bytes_deadlock_with_both_numbers(completion: Completion) -> None:
     m = TensorMap.of(np.zeros((64, 64), np.uint16), (8, 32))
     text = fault("E210", lambda: load(m, (0, 0), completion, expected=512 + 16))
     assert "0 of 1 arrivals and 16 bytes missing" in text
 
 
-def test_the_shared_address_must_be_aligned():
+def test_the_shared_address_must_be_aligned() -> None:
     m = TensorMap.of(np.zeros((64, 64), np.uint16), (8, 32))
     ptx = load_kernel(2, 512).replace("[%r1], [%d5", "[%r1 + 16], [%d5")
     text = fault("E221", lambda: run(ptx, "k", (1,), (32,), [np.zeros(512, np.uint8), m, 0, 0]))
     assert "multiple of 128" in text
 
 
-def test_a_map_of_another_rank_is_a_fault():
+def test_a_map_of_another_rank_is_a_fault() -> None:
     m = TensorMap.of(np.zeros((4, 64, 64), np.uint16), (1, 8, 32))
     ptx = load_kernel(2, 512)
     text = fault("E255", lambda: run(ptx, "k", (1,), (32,), [np.zeros(512, np.uint8), m, 0, 0]))
@@ -132,13 +139,15 @@ def test_a_map_of_another_rank_is_a_fault():
 
 
 @pytest.mark.parametrize("word", ["im2col", "multicast::cluster", "tile::gather4"])
-def test_what_is_not_modelled_is_refused_before_the_run(word):
+def test_what_is_not_modelled_is_refused_before_the_run(word: str) -> None:
     ptx = load_kernel(2, 512).replace(".tile.", f".{word}.")
     fault("E201", lambda: run(ptx, "k", (1,), (32,), [np.zeros(512, np.uint8), None, 0, 0]))
 
 
 # Stores: every thread fills shared memory with its number, thread 0 stores the box.
-def store_body(instruction, fence="fence.proxy.async.shared::cta;", after=""):
+def store_body(
+    instruction: str, fence: str = "fence.proxy.async.shared::cta;", after: str = ""
+) -> str:
     return f"""
   mov.u32 %r0, %tid.x;
   setp.eq.u32 %p0, %r0, 0;
@@ -161,13 +170,13 @@ STORE = "cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%d5, {%r20, %r21
 WAIT_ALL = "cp.async.bulk.wait_group 0;"
 
 
-def store(body, target, grid=1):
+def store(body: str, target: NDArray[Any], grid: int = 1) -> None:
     ptx = kernel(body, ["map"], shared_bytes=1024)
     run(ptx, "k", (grid,), (32,), [TensorMap.of(target, (8, 16))])
 
 
 @pytest.mark.parametrize("completion", COMPLETIONS)
-def test_a_store_writes_only_what_is_inside(completion):
+def test_a_store_writes_only_what_is_inside(completion: Completion) -> None:
     target = np.full((8, 16), 77, np.uint32)
     ptx = kernel(store_body(STORE, after=WAIT_ALL), ["map"], shared_bytes=1024)
     run(ptx, "k", (1,), (32,), [TensorMap.of(target, (8, 16))], completion=completion)
@@ -181,7 +190,7 @@ def test_a_store_writes_only_what_is_inside(completion):
     ("word", "function"),
     [("add", np.add), ("min", np.minimum), ("max", np.maximum), ("xor", np.bitwise_xor)],
 )
-def test_reductions_combine_with_global_memory(word, function):
+def test_reductions_combine_with_global_memory(word: str, function: Any) -> None:
     target = np.arange(128, dtype=np.int32).reshape(8, 16)
     expected = target.copy()
     box = np.repeat(np.arange(32, dtype=np.int32), 4).reshape(8, 16)
@@ -193,7 +202,7 @@ def test_reductions_combine_with_global_memory(word, function):
     assert np.array_equal(target, expected)
 
 
-def test_reductions_of_several_blocks_add_up():
+def test_reductions_of_several_blocks_add_up() -> None:
     target = np.zeros((8, 16), np.int32)
     instruction = STORE.replace("cp.async", "cp.reduce.async").replace(
         ".bulk_group", ".add.tile.bulk_group"
@@ -202,21 +211,21 @@ def test_reductions_of_several_blocks_add_up():
     assert target[2, 8] == 3 * 1
 
 
-def test_a_missing_proxy_fence_names_both_places():
+def test_a_missing_proxy_fence_names_both_places() -> None:
     target = np.zeros((8, 16), np.uint32)
     text = fault("E252", lambda: store(store_body(STORE, fence="", after=WAIT_ALL), target))
     assert "TMA store" in text
     assert "without fence.proxy.async" in text
 
 
-def test_overwriting_the_source_of_a_store_is_a_fault():
+def test_overwriting_the_source_of_a_store_is_a_fault() -> None:
     target = np.zeros((8, 16), np.uint32)
     again = "bar.sync 0; st.shared.u32 [%r4], %r0;"
     text = fault("E250", lambda: store(store_body(STORE, after=again + WAIT_ALL), target))
     assert "is written while the TMA store" in text
 
 
-def test_the_source_may_be_overwritten_once_it_is_read():
+def test_the_source_may_be_overwritten_once_it_is_read() -> None:
     target = np.full((8, 16), 5, np.uint32)
     after = """cp.async.bulk.wait_group.read 0; bar.sync 0; st.shared.u32 [%r4], 99; bar.sync 0;
       cp.async.bulk.wait_group 0;"""
@@ -224,16 +233,18 @@ def test_the_source_may_be_overwritten_once_it_is_read():
     assert target[7, 15] == 22
 
 
-def test_a_store_into_read_only_memory_is_a_fault():
+def test_a_store_into_read_only_memory_is_a_fault() -> None:
     target = np.zeros((8, 16), np.uint32)
     target.flags.writeable = False
     fault("E222", lambda: store(store_body(STORE, after=WAIT_ALL), target))
 
 
-def test_reading_the_destination_of_a_load_in_flight_is_a_fault():
+def test_reading_the_destination_of_a_load_in_flight_is_a_fault() -> None:
     m = TensorMap.of(np.zeros((64, 64), np.uint16), (8, 32))
-    ptx = load_kernel(2, 512).replace("@!%p9 bra WAIT_a;", "").replace(
-        "mbarrier.try_wait.parity.shared::cta.b64 %p9, [%r2], 0;", ""
+    ptx = (
+        load_kernel(2, 512)
+        .replace("@!%p9 bra WAIT_a;", "")
+        .replace("mbarrier.try_wait.parity.shared::cta.b64 %p9, [%r2], 0;", "")
     )
     text = fault("E250", lambda: run(ptx, "k", (1,), (32,), [np.zeros(512, np.uint8), m, 0, 0]))
     assert "is read while the TMA load" in text
@@ -247,7 +258,7 @@ BULK = """
 
 
 @pytest.mark.parametrize("completion", COMPLETIONS)
-def test_bulk_loads_copy_bytes(completion):
+def test_bulk_loads_copy_bytes(completion: Completion) -> None:
     source = np.arange(256, dtype=np.uint8)
     out = np.zeros(256, np.uint8)
     body = BEGIN + BULK + wait("%r2", 0) + COPY_OUT.format(bytes=256)
@@ -257,7 +268,7 @@ def test_bulk_loads_copy_bytes(completion):
 
 
 @pytest.mark.parametrize("reduces", [False, True])
-def test_bulk_stores_copy_or_add(reduces):
+def test_bulk_stores_copy_or_add(reduces: bool) -> None:
     source = np.arange(64, dtype=np.float32)
     out = np.ones(64, np.float32)
     opcode = "cp.async.bulk.global.shared::cta.bulk_group"

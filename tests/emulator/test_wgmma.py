@@ -1,10 +1,15 @@
 """Tests of warpgroup products, by kernels of one warpgroup, against NumPy."""
 
+from collections.abc import Sequence
+from typing import Any
+
 import ml_dtypes
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from astdsl.emulator import DeviceFault, run
+from astdsl.emulator.asynchronous import Completion
 from astdsl.emulator.formats.descriptors import MatrixDescriptor, encode_wgmma_descriptor
 from astdsl.emulator.formats.fragments import wgmma_a_fragment, wgmma_d_fragment
 from astdsl.emulator.formats.swizzle import Swizzle, swizzle
@@ -39,11 +44,11 @@ FILL:
 """
 
 
-def registers(n, first=200):
+def registers(n: int, first: int = 200) -> list[str]:
     return [f"%r{first + i}" for i in range(n)]
 
 
-def store_registers(names):
+def store_registers(names: Sequence[str]) -> str:
     """Return code that stores each thread's registers in a row of the output."""
     lines = [f"mul.lo.u32 %r4, %r0, {4 * len(names)};", "cvt.u64.u32 %d5, %r4;",
              "add.u64 %d5, %d1, %d5;"]  # fmt: skip
@@ -51,7 +56,16 @@ def store_registers(names):
     return "\n".join(lines)
 
 
-def launch(body, image, n_registers, completion="late", *, extra=(), threads=128, grid=1):
+def launch(
+    body: str,
+    image: NDArray[Any],
+    n_registers: int,
+    completion: Completion = "late",
+    *,
+    extra: Sequence[Any] = (),
+    threads: int = 128,
+    grid: int = 1,
+) -> NDArray[Any]:
     """Fill shared memory with an image, run, and return each thread's registers, by block."""
     shared_bytes = -(-len(image) // 2048) * 2048
     padded = np.zeros(shared_bytes, np.uint8)
@@ -63,7 +77,13 @@ def launch(body, image, n_registers, completion="late", *, extra=(), threads=128
     return out
 
 
-def place(image, start, tile, descriptor, mn_major=False):
+def place(
+    image: NDArray[Any],
+    start: int,
+    tile: NDArray[Any],
+    descriptor: MatrixDescriptor,
+    mn_major: bool = False,
+) -> None:
     """Write a tile into shared memory by the formulas of PTX ISA 9.7.15.5.1, byte by byte."""
     raw = np.ascontiguousarray(tile.T if mn_major else tile)
     size = raw.itemsize
@@ -81,7 +101,9 @@ def place(image, start, tile, descriptor, mn_major=False):
         image[at + byte] = raw.view(np.uint8).reshape(*raw.shape, size)[:, :, byte]
 
 
-def descriptor_of(start, tile, mode, mn_major=False):
+def descriptor_of(
+    start: int, tile: NDArray[Any], mode: Swizzle, mn_major: bool = False
+) -> MatrixDescriptor:
     """Return a descriptor for a tile stored densely in the canonical layout."""
     rows, depth = tile.shape
     size = tile.itemsize
@@ -95,7 +117,7 @@ def descriptor_of(start, tile, mode, mn_major=False):
     return MatrixDescriptor(start, 16, 8 * span, mode)
 
 
-def random_tile(rows, depth, name):
+def random_tile(rows: int, depth: int, name: str) -> NDArray[Any]:
     dtype = DTYPES[name]
     if np.dtype(dtype).kind in "iu":
         info = np.iinfo(dtype)
@@ -103,7 +125,7 @@ def random_tile(rows, depth, name):
     return RNG.integers(-8, 9, (rows, depth)).astype(np.float32).astype(dtype)
 
 
-def product_code(shape, d, a, b, tail):
+def product_code(shape: str, d: Sequence[str], a: str, b: str, tail: str) -> str:
     return f"""
   wgmma.fence.sync.aligned;
   setp.ne.u32 %p5, 0, 0;
@@ -113,7 +135,7 @@ def product_code(shape, d, a, b, tail):
 """
 
 
-def result(out, n, d_type="f32"):
+def result(out: NDArray[Any], n: int, d_type: str = "f32") -> NDArray[Any]:
     """Return the 64 x n tile that the threads' registers hold."""
     dtype = {"f32": np.float32, "f16": np.float16, "s32": np.int32}[d_type]
     fragment = wgmma_d_fragment(n, 2 if d_type == "f16" else 1)
@@ -128,7 +150,7 @@ SWIZZLES = [Swizzle.NONE, Swizzle.B32, Swizzle.B64, Swizzle.B128]
 
 @pytest.mark.parametrize("mode", SWIZZLES)
 @pytest.mark.parametrize("transposes", [(0, 0), (1, 0), (0, 1), (1, 1)])
-def test_operands_are_read_in_every_layout(mode, transposes):
+def test_operands_are_read_in_every_layout(mode: Swizzle, transposes: tuple[int, int]) -> None:
     a, b = random_tile(64, 16, "f16"), random_tile(64, 16, "f16")
     image = np.zeros(32768, np.uint8)
     descriptors = []
@@ -149,7 +171,9 @@ KINDS = [
 ]  # fmt: skip
 
 
-def both_operands(a, b, mode=Swizzle.B32):
+def both_operands(
+    a: NDArray[Any], b: NDArray[Any], mode: Swizzle = Swizzle.B32
+) -> tuple[NDArray[Any], str]:
     """Return shared memory with two K-major tiles and code that makes their descriptors."""
     image = np.zeros(32768, np.uint8)
     bits = []
@@ -162,7 +186,9 @@ def both_operands(a, b, mode=Swizzle.B32):
 
 @pytest.mark.parametrize("completion", COMPLETIONS)
 @pytest.mark.parametrize(("a_type", "b_type", "d_type"), KINDS)
-def test_every_type_is_multiplied_exactly(a_type, b_type, d_type, completion):
+def test_every_type_is_multiplied_exactly(
+    a_type: str, b_type: str, d_type: str, completion: Completion
+) -> None:
     k = 32 // np.dtype(DTYPES[a_type]).itemsize
     a, b = random_tile(64, k, a_type), random_tile(24, k, b_type)
     image, code = both_operands(a, b)
@@ -177,7 +203,7 @@ def test_every_type_is_multiplied_exactly(a_type, b_type, d_type, completion):
 
 
 @pytest.mark.parametrize("name", ["f16", "tf32", "e4m3", "s8"])
-def test_a_may_lie_in_registers(name):
+def test_a_may_lie_in_registers(name: str) -> None:
     k = 32 // np.dtype(DTYPES[name]).itemsize
     a, b = random_tile(64, k, name), random_tile(8, k, name)
     fragment = wgmma_a_fragment(8 * np.dtype(DTYPES[name]).itemsize)
@@ -193,7 +219,7 @@ def test_a_may_lie_in_registers(name):
     assert np.array_equal(tile, a.astype(np.float64) @ b.astype(np.float64).T)
 
 
-def chain(between="", scale="1, -1", keep_first="0", tail_wait=0):
+def chain(between: str = "", scale: str = "1, -1", keep_first: int = 0, tail_wait: int = 0) -> str:
     """Return two chained products on one accumulator of m64n8k16."""
     d = ", ".join(registers(4))
     return f"""
@@ -213,7 +239,7 @@ def chain(between="", scale="1, -1", keep_first="0", tail_wait=0):
 @pytest.mark.parametrize("completion", COMPLETIONS)
 @pytest.mark.parametrize("keep", [0, 1])
 @pytest.mark.parametrize("scale", ["1, 1", "1, -1"])
-def test_products_add_up_with_their_signs(completion, keep, scale):
+def test_products_add_up_with_their_signs(completion: Completion, keep: int, scale: str) -> None:
     a, b = random_tile(64, 16, "f16"), random_tile(8, 16, "f16")
     image, code = both_operands(a, b)
     tile = result(launch(code + chain(scale=scale, keep_first=keep), image, 4, completion), 8)
@@ -221,7 +247,7 @@ def test_products_add_up_with_their_signs(completion, keep, scale):
     assert np.array_equal(tile, 2 * keep + once + (once if scale == "1, 1" else -once))
 
 
-def test_two_warpgroups_have_accumulators_of_their_own():
+def test_two_warpgroups_have_accumulators_of_their_own() -> None:
     a, b = random_tile(64, 16, "f16"), random_tile(8, 16, "f16")
     image, code = both_operands(a, b)
     code += "setp.lt.u32 %p3, %r0, 128; @%p3 bra SECOND;"
@@ -235,7 +261,7 @@ def test_two_warpgroups_have_accumulators_of_their_own():
 
 
 @pytest.mark.parametrize("completion", COMPLETIONS)
-def test_blocks_on_different_paths_have_accumulators_of_their_own(completion):
+def test_blocks_on_different_paths_have_accumulators_of_their_own(completion: Completion) -> None:
     a, b = random_tile(64, 16, "f16"), random_tile(8, 16, "f16")
     image, code = both_operands(a, b)
     code += """mov.u32 %r30, %ctaid.x; and.b32 %r31, %r30, 1; setp.eq.u32 %p3, %r31, 1;
@@ -252,7 +278,7 @@ def test_blocks_on_different_paths_have_accumulators_of_their_own(completion):
         assert np.array_equal(tile, -expected if block % 2 else expected)
 
 
-def test_warps_that_come_one_by_one_wait_for_each_other():
+def test_warps_that_come_one_by_one_wait_for_each_other() -> None:
     a, b = random_tile(64, 16, "f16"), random_tile(8, 16, "f16")
     image, code = both_operands(a, b)
     code += """shr.u32 %r30, %r0, 5; mov.u32 %r31, 0;
@@ -263,58 +289,58 @@ THERE:"""
     assert np.array_equal(result(launch(code, image, 4), 8), expected)
 
 
-def fault(code, body, image, n_registers=4):
+def fault(code: str, body: str, image: NDArray[Any], n_registers: int = 4) -> str:
     with pytest.raises(DeviceFault) as caught:
         launch(body, image, n_registers)
     assert caught.value.code == code, str(caught.value)
     return str(caught.value)
 
 
-def tiles():
+def tiles() -> tuple[NDArray[Any], str]:
     return both_operands(random_tile(64, 16, "f16"), random_tile(8, 16, "f16"))
 
 
-def test_a_missing_fence_is_a_fault():
+def test_a_missing_fence_is_a_fault() -> None:
     image, code = tiles()
     fault("E261", code + chain().replace("wgmma.fence.sync.aligned;", ""), image)
 
 
-def test_a_fence_before_the_last_register_access_is_a_fault():
+def test_a_fence_before_the_last_register_access_is_a_fault() -> None:
     image, code = tiles()
     body = chain().replace("wgmma.fence.sync.aligned;", "", 1)
     fault("E261", code + "wgmma.fence.sync.aligned;" + body, image)
 
 
-def test_touching_a_register_in_flight_is_a_fault():
+def test_touching_a_register_in_flight_is_a_fault() -> None:
     image, code = tiles()
     text = fault("E260", code + chain(between="mov.u32 %r40, %r201;"), image)
     assert "wgmma.wait_group" in text
 
 
-def test_reading_the_accumulator_before_the_wait_is_a_fault():
+def test_reading_the_accumulator_before_the_wait_is_a_fault() -> None:
     image, code = tiles()
     fault("E260", code + chain(tail_wait=1), image)
 
 
-def test_an_accumulator_of_another_shape_is_a_fault():
+def test_an_accumulator_of_another_shape_is_a_fault() -> None:
     image, code = tiles()
     other = "wgmma.mma_async.sync.aligned.m64n16k16.f32.f16.f16 {%r200, %r201, %r202, %r203, "
     other += "%r204, %r205, %r206, %r207}, %d10, %d11, 0, 1, 1, 0, 0;"
     fault("E263", code + chain(between=other), image)
 
 
-def test_a_missing_proxy_fence_is_a_fault():
+def test_a_missing_proxy_fence_is_a_fault() -> None:
     image, code = tiles()
     text = fault("E252", code + "st.shared.u32 [%r1 + 32], %r0; bar.sync 0;" + chain(), image)
     assert "fence.proxy.async" in text
 
 
-def test_overwriting_an_operand_in_flight_is_a_fault():
+def test_overwriting_an_operand_in_flight_is_a_fault() -> None:
     image, code = tiles()
     fault("E250", code + chain(between="st.shared.u32 [%r1 + 32], %r0;"), image)
 
 
-def test_reading_operands_that_nothing_has_written_is_a_fault():
+def test_reading_operands_that_nothing_has_written_is_a_fault() -> None:
     image, code = tiles()
     beyond = encode_wgmma_descriptor(MatrixDescriptor(0x9000, 16, 256, Swizzle.B32))
     with pytest.raises(DeviceFault, match="past the 32768 bytes"):
@@ -329,6 +355,6 @@ def test_reading_operands_that_nothing_has_written_is_a_fault():
         ("%p6, 1, -1", "%p6, 1, 2"), ("k16", "k8"),
     ],
 )  # fmt: skip
-def test_what_does_not_exist_is_refused_before_the_run(old, new):
+def test_what_does_not_exist_is_refused_before_the_run(old: str, new: str) -> None:
     image, code = tiles()
     fault("E201", code + chain().replace(old, new), image)

@@ -2,10 +2,12 @@
 
 import itertools
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given
+from numpy.typing import NDArray
 
 from astdsl.emulator.formats.boxes import box_units, fill_pattern, require_plain, shared_units
 from astdsl.emulator.formats.errors import FormatError
@@ -16,7 +18,7 @@ from tests.strategies import tensor_boxes
 U16 = TensorDataType.U16
 
 
-def gathered(m, memory, corner):
+def gathered(m: TensorMap, memory: NDArray[Any], corner: tuple[int, ...]) -> NDArray[Any]:
     """Copy a box by units, as the emulator does."""
     units = box_units(m, np.array([corner], np.int64))
     view = memory.view(f"u{units.unit_bytes}" if units.unit_bytes <= 8 else "c16")
@@ -27,7 +29,7 @@ def gathered(m, memory, corner):
     return np.where(inside, view[np.where(inside, offsets, 0)], 0).view(np.uint16)
 
 
-def expected(m, array, corner):
+def expected(m: TensorMap, array: NDArray[Any], corner: tuple[int, ...]) -> NDArray[Any]:
     """Copy a box element by element, by the formula of PTX ISA 5.5.3."""
     steps = (1, *m.element_strides[1:])
     out = []
@@ -42,22 +44,20 @@ def expected(m, array, corner):
     "corner", [(0, 0, 0), (8, 2, 1), (3, 0, 0), (-5, 1, 0), (40, -2, 2), (0, 5, -1), (90, 90, 90)]
 )
 @pytest.mark.parametrize("steps", [(1, 1, 1), (2, 3, 1)])
-def test_a_box_holds_the_elements_of_the_formula(corner, steps):
+def test_a_box_holds_the_elements_of_the_formula(corner: tuple[int, ...], steps: Any) -> None:
     array = np.arange(1, 3 * 6 * 48 + 1, dtype=np.uint16).reshape(3, 6, 48)
     m = TensorMap(U16, 0, (48, 6, 3), (96, 576), (16, 4, 2), steps)
     assert np.array_equal(gathered(m, array.reshape(-1), corner), expected(m, array, corner))
 
 
 @given(tensor_boxes())
-def test_any_box_holds_the_elements_of_the_formula(drawn):
+def test_any_box_holds_the_elements_of_the_formula(drawn: Any) -> None:
     m, array, corner = drawn
     placed = replace(m, address=0)
-    assert np.array_equal(
-        gathered(placed, array.reshape(-1), corner), expected(m, array, corner)
-    )
+    assert np.array_equal(gathered(placed, array.reshape(-1), corner), expected(m, array, corner))
 
 
-def test_units_are_16_bytes_when_no_edge_cuts_one():
+def test_units_are_16_bytes_when_no_edge_cuts_one() -> None:
     m = TensorMap(U16, 0, (64, 8), (128,), (16, 4))
     corners = np.array([[16, 0], [48, 6]], np.int64)
     units = box_units(m, corners)
@@ -66,29 +66,27 @@ def test_units_are_16_bytes_when_no_edge_cuts_one():
     assert units.inside.tolist() == [[True] * 8, [True] * 4 + [False] * 4]
 
 
-def test_units_are_elements_when_a_box_begins_inside_one():
+def test_units_are_elements_when_a_box_begins_inside_one() -> None:
     m = TensorMap(U16, 0, (64, 8), (128,), (16, 4))
     assert box_units(m, np.array([[1, 0]], np.int64)).unit_bytes == 2
 
 
 @pytest.mark.parametrize("mode", list(Swizzle))
-def test_shared_units_are_the_swizzled_bytes(mode):
+def test_shared_units_are_the_swizzled_bytes(mode: Swizzle) -> None:
     unit = 8 if mode is Swizzle.B128_ATOM_32B_FLIP_8B else 16
     units = shared_units(2048, 1024, unit, mode)
     each_byte = swizzle(np.arange(2048, 3072, dtype=np.int64), mode)
     assert np.array_equal((units[:, None] * unit + np.arange(unit)).reshape(-1), each_byte)
 
 
-def test_outside_is_zero_or_a_quiet_nan():
+def test_outside_is_zero_or_a_quiet_nan() -> None:
     m = TensorMap(TensorDataType.F16, 0, (64, 8), (128,), (16, 4))
     assert fill_pattern(m) == 0
-    nan = TensorMap(
-        TensorDataType.F16, 0, (64, 8), (128,), (16, 4), out_of_bounds=OutOfBounds.NAN
-    )
+    nan = TensorMap(TensorDataType.F16, 0, (64, 8), (128,), (16, 4), out_of_bounds=OutOfBounds.NAN)
     assert np.isnan(np.array(fill_pattern(nan), np.uint16).view(np.float16))
 
 
 @pytest.mark.parametrize("dtype", [TensorDataType.TF32, TensorDataType.U4_ALIGN8B])
-def test_types_that_convert_are_refused_by_name(dtype):
+def test_types_that_convert_are_refused_by_name(dtype: TensorDataType) -> None:
     with pytest.raises(FormatError, match=dtype.name):
         require_plain(TensorMap(dtype, 0, (64, 8), (256,), (32, 4)))

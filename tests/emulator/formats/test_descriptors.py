@@ -16,31 +16,30 @@ SWIZZLED = d.MatrixDescriptor(0x8400, 16, 1024, Swizzle.B128)
 
 
 @pytest.mark.parametrize("mode", [Swizzle.NONE, Swizzle.B32, Swizzle.B64, Swizzle.B128])
-def test_descriptors_decode_to_what_was_encoded(mode):
+def test_descriptors_decode_to_what_was_encoded(mode: Swizzle) -> None:
     descriptor = d.MatrixDescriptor(0x1230, 0x440, 0x3FFF0, mode)
     assert d.decode_wgmma_descriptor(d.encode_wgmma_descriptor(descriptor)) == descriptor
     assert d.decode_tcgen05_descriptor(d.encode_tcgen05_descriptor(descriptor)) == descriptor
 
 
-def test_fields_stand_where_the_isa_puts_them():
+def test_fields_stand_where_the_isa_puts_them() -> None:
     bits = d.encode_wgmma_descriptor(SWIZZLED)
     assert bits == 0x840 | 1 << 16 | 64 << 32 | 1 << 62
     assert d.encode_tcgen05_descriptor(SWIZZLED) == 0x840 | 1 << 16 | 64 << 32 | 1 << 46 | 2 << 61
 
 
-def test_strides_must_be_chunks():
+def test_strides_must_be_chunks() -> None:
     with pytest.raises(FormatError, match="multiple of 16"):
         d.encode_wgmma_descriptor(d.MatrixDescriptor(8, 16, 16, Swizzle.NONE))
 
 
-def test_a_base_offset_is_refused():
+def test_a_base_offset_is_refused() -> None:
     with pytest.raises(FormatError, match="base offset"):
         d.decode_wgmma_descriptor(d.encode_wgmma_descriptor(SWIZZLED) | 1 << 49)
 
 
-
 @pytest.mark.parametrize("mode", [Swizzle.B32, Swizzle.B64, Swizzle.B128])
-def test_a_k_major_tile_is_rows_of_the_span_with_the_swizzle_applied(mode):
+def test_a_k_major_tile_is_rows_of_the_span_with_the_swizzle_applied(mode: Swizzle) -> None:
     span = {Swizzle.B32: 32, Swizzle.B64: 64, Swizzle.B128: 128}[mode]
     descriptor = d.MatrixDescriptor(0, 16, 8 * span, mode)
     chunks = d.operand_chunks(descriptor, d.OperandShape(64, span // 2, 2))
@@ -49,21 +48,21 @@ def test_a_k_major_tile_is_rows_of_the_span_with_the_swizzle_applied(mode):
     assert chunks[0].tolist() == list(range(span // 16))
 
 
-def test_advancing_the_start_by_one_k_step_reads_the_next_columns():
+def test_advancing_the_start_by_one_k_step_reads_the_next_columns() -> None:
     tile, next_step = (d.MatrixDescriptor(s, 16, 1024, Swizzle.B128) for s in (0, 32))
     whole = d.operand_chunks(tile, d.OperandShape(64, 64, 2))
     step = d.operand_chunks(next_step, d.OperandShape(64, 16, 2))
     assert np.array_equal(step, whole[:, 2:4])
 
 
-def test_k_major_without_swizzle_is_core_matrices():
+def test_k_major_without_swizzle_is_core_matrices() -> None:
     descriptor = d.MatrixDescriptor(0, 128, 256, Swizzle.NONE)
     chunks = d.operand_chunks(descriptor, d.OperandShape(16, 16, 2))
     assert chunks[:, 0].tolist() == [*range(8), *range(16, 24)]
     assert chunks[:, 1].tolist() == [*range(8, 16), *range(24, 32)]
 
 
-def test_mn_major_tiles_are_rows_of_k():
+def test_mn_major_tiles_are_rows_of_k() -> None:
     descriptor = d.MatrixDescriptor(0, 8192, 1024, Swizzle.B128)
     chunks = d.operand_chunks(descriptor, d.OperandShape(128, 16, 2, mn_major=True))
     assert chunks.shape == (16, 16)
@@ -71,26 +70,26 @@ def test_mn_major_tiles_are_rows_of_k():
     assert chunks[9, 0] == (1024 + 128) // 16 + 1
 
 
-def test_mn_major_without_swizzle_exchanges_the_strides():
+def test_mn_major_without_swizzle_exchanges_the_strides() -> None:
     descriptor = d.MatrixDescriptor(0, 2048, 128, Swizzle.NONE)
     chunks = d.operand_chunks(descriptor, d.OperandShape(16, 16, 2, mn_major=True))
     assert chunks[:, 0].tolist() == [*range(8), *range(128, 136)]
     assert chunks[0].tolist() == [0, 8]
 
 
-def test_the_32_byte_atom_is_four_rows_of_k_deep():
+def test_the_32_byte_atom_is_four_rows_of_k_deep() -> None:
     descriptor = d.MatrixDescriptor(0, 4096, 512, Swizzle.B128_ATOM_32B)
     chunks = d.operand_chunks(descriptor, d.OperandShape(32, 8, 4, mn_major=True))
     assert sorted(chunks.reshape(-1).tolist()) == list(range(64))
 
 
-def test_instruction_descriptors_decode_to_what_was_encoded():
+def test_instruction_descriptors_decode_to_what_was_encoded() -> None:
     kind = MMA_KINDS["f16"]
     fields = InstructionDescriptor(128, 256, "bf16", "f16", "f32", True, False, False, True)
     assert decode_instruction(fields.encode(kind), kind) == fields
 
 
-def test_instruction_fields_stand_where_the_isa_puts_them():
+def test_instruction_fields_stand_where_the_isa_puts_them() -> None:
     fields = InstructionDescriptor(128, 128, "bf16", "bf16", "f32", transpose_b=True)
     types, extents = 1 << 4 | 1 << 7 | 1 << 10, 16 << 17 | 8 << 24
     assert fields.encode(MMA_KINDS["f16"]) == types | 1 << 16 | extents
@@ -108,7 +107,7 @@ def test_instruction_fields_stand_where_the_isa_puts_them():
         (2 << 4 | 1 << 13 | 16 << 17 | 8 << 24, "i8", "negate"),
     ],
 )
-def test_illegal_instruction_descriptors_are_refused(bits, kind, message):
+def test_illegal_instruction_descriptors_are_refused(bits: int, kind: str, message: str) -> None:
     with pytest.raises(FormatError, match=message):
         decode_instruction(bits, MMA_KINDS[kind])
 
@@ -116,7 +115,7 @@ def test_illegal_instruction_descriptors_are_refused(bits, kind, message):
 @pytest.mark.parametrize(
     ("flip", "message"), [(1 << 46, "46-48"), (1 << 52, "sm_103"), (1 << 61, "code 3")]
 )
-def test_malformed_tcgen05_descriptors_are_refused(flip, message):
+def test_malformed_tcgen05_descriptors_are_refused(flip: int, message: str) -> None:
     codes = d.encode_tcgen05_descriptor(d.MatrixDescriptor(0, 16, 1024, Swizzle.B128))
     with pytest.raises(FormatError, match=message):
         d.decode_tcgen05_descriptor(codes ^ flip)

@@ -1,6 +1,7 @@
 """Tests of the tensor map: its constraints and its 128 bytes."""
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,7 +20,7 @@ F16 = TensorDataType.F16
 PLAIN = TensorMap(F16, 0x1000, (256, 64, 3), (512, 32768), (64, 32, 1), swizzle=Swizzle.B128)
 
 
-def test_from_bytes_reads_what_to_bytes_made():
+def test_from_bytes_reads_what_to_bytes_made() -> None:
     m = TensorMap(
         F16, 1 << 40, (1 << 32, 7), (1 << 20,), (32, 7), (1, 3),
         out_of_bounds=OutOfBounds.NAN, l2_promotion_bytes=256,
@@ -28,19 +29,19 @@ def test_from_bytes_reads_what_to_bytes_made():
     assert len(m.to_bytes()) == MAP_BYTES
 
 
-def test_other_bytes_are_not_a_tensor_map():
+def test_other_bytes_are_not_a_tensor_map() -> None:
     with pytest.raises(FormatError, match="not a tensor map"):
         TensorMap.from_bytes(bytes(MAP_BYTES))
 
 
-def test_damaged_bytes_are_reported():
+def test_damaged_bytes_are_reported() -> None:
     raw = bytearray(PLAIN.to_bytes())
     raw[4] = 77
     with pytest.raises(FormatError, match="damaged"):
         TensorMap.from_bytes(bytes(raw))
 
 
-def test_a_box_holds_one_element_for_each_stride():
+def test_a_box_holds_one_element_for_each_stride() -> None:
     m = replace(PLAIN, box=(64, 32, 1), element_strides=(4, 3, 1))
     assert m.box_elements == (64, 11, 1)
     assert m.box_bytes == 64 * 11 * 2
@@ -66,22 +67,22 @@ def test_a_box_holds_one_element_for_each_stride():
         ({"dtype": TensorDataType.U16, "out_of_bounds": OutOfBounds.NAN}, "needs a float type"),
     ],
 )
-def test_what_the_driver_refuses_is_refused(change, message):
+def test_what_the_driver_refuses_is_refused(change: dict[str, Any], message: str) -> None:
     with pytest.raises(FormatError, match=message):
         replace(PLAIN, **change)
 
 
-def test_interleaved_maps_have_three_dimensions():
+def test_interleaved_maps_have_three_dimensions() -> None:
     with pytest.raises(FormatError, match="rank >= 3"):
         TensorMap(F16, 0, (64, 64), (128,), (16, 16), interleave=Interleave.B16)
 
 
-def test_wide_alignment_is_asked_for_by_padded_types():
+def test_wide_alignment_is_asked_for_by_padded_types() -> None:
     with pytest.raises(FormatError, match="32-byte aligned"):
         TensorMap(TensorDataType.U4_ALIGN16B, 16, (128, 8), (64,), (128, 8))
 
 
-def test_a_map_of_an_array_follows_its_axes_backwards():
+def test_a_map_of_an_array_follows_its_axes_backwards() -> None:
     array = np.zeros((3, 64, 256), np.float16)
     m = TensorMap.of(array, (1, 32, 64), swizzle=Swizzle.B128)
     assert (m.dims, m.strides_bytes, m.box) == ((256, 64, 3), (512, 32768), (64, 32, 1))
@@ -89,6 +90,6 @@ def test_a_map_of_an_array_follows_its_axes_backwards():
     assert m.arrays[0] is array
 
 
-def test_a_map_needs_a_contiguous_last_axis():
+def test_a_map_needs_a_contiguous_last_axis() -> None:
     with pytest.raises(FormatError, match="contiguous"):
         TensorMap.of(np.zeros((64, 64), np.float16)[:, ::2], (8, 8))
