@@ -7,7 +7,6 @@ for each key of `runtime.launch.describe`.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from types import FunctionType
 from typing import Any
 
@@ -16,6 +15,7 @@ from astdsl.frontend.binding import Bound, bind, scalar_converter, scalar_dtype
 from astdsl.frontend.dims import Fitted, fit
 from astdsl.frontend.signature import Parameter, Signature
 from astdsl.ir.dtypes import DType
+from astdsl.records import dataclass
 from astdsl.runtime.arrays import ArrayView, Where, check_written, view_of
 from astdsl.runtime.artifact import Artifact
 from astdsl.runtime.classes import Geometry, geometry_of

@@ -6,7 +6,6 @@ new sizes of the same classes use the same program.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from types import FunctionType
 from typing import Any
 
@@ -19,6 +18,7 @@ from astdsl.ir.passes import run_passes
 from astdsl.ir.types import RefType, TileType, scalar
 from astdsl.lang.tracing import NeedsConstant
 from astdsl.passes import STANDARD
+from astdsl.records import dataclass, field
 from astdsl.runtime.classes import Geometry, ref_type
 
 # A dim of a parameter: its name and the axis.

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from types import FunctionType, MethodType
 from typing import Any, overload
@@ -20,6 +19,7 @@ from astdsl.errors import BadArgument, BadSignature, UnsupportedFeature, did_you
 from astdsl.frontend.signature import Signature, signature_of
 from astdsl.ir.dtypes import DType
 from astdsl.lowered import Lowered
+from astdsl.records import dataclass
 from astdsl.runtime.arrays import ArrayView, Where
 from astdsl.runtime.boundary import Boundary
 from astdsl.runtime.devices import find_device, selected_device, selected_target

@@ -7,7 +7,6 @@ LLVM, and looking at PTX never needs an assembler.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Any
 
 from astdsl import backend
@@ -20,6 +19,7 @@ from astdsl.ir.launch import HostExpression, LaunchPlan
 from astdsl.ir.passes import name_of, run_passes
 from astdsl.ir.printer import print_module
 from astdsl.passes import STANDARD
+from astdsl.records import dataclass
 from astdsl.runtime.classes import classify
 from astdsl.runtime.host import compile_host, reads_scalars
 

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import linecache
 import unicodedata
-from dataclasses import dataclass, field, replace
 from pathlib import PurePath
+
+from astdsl.records import dataclass, field, replace
 
 TAB_WIDTH = 4
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import ctypes
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -16,6 +15,7 @@ import numpy as np
 from astdsl.errors import BadArgument, did_you_mean
 from astdsl.frontend.signature import MISSING, Parameter, Signature
 from astdsl.ir.dtypes import BOOL, DType, boolean, f32, f64, i32
+from astdsl.records import dataclass, field
 
 
 @dataclass(slots=True)

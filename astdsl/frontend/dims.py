@@ -9,7 +9,6 @@ from __future__ import annotations
 import ast
 import operator
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Protocol
 
@@ -18,6 +17,7 @@ from astdsl.frontend.signature import Parameter
 from astdsl.ir.dtypes import DType, f32, tf32
 from astdsl.lang.annotations import ANYTHING, ArraySpec, Dim
 from astdsl.lang.values import SUPPORTED
+from astdsl.records import dataclass
 
 
 class Shaped(Protocol):

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from inspect import CO_OPTIMIZED
 from types import CodeType, FrameType
 
 from astdsl.lang.names import BlockNames
+from astdsl.records import dataclass, field
 from astdsl.source import NOWHERE, Span
 
 COMPREHENSIONS = frozenset({"<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>"})

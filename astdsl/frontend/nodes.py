@@ -7,9 +7,9 @@ operation's span is the user's text.
 from __future__ import annotations
 
 import ast
-from dataclasses import dataclass
 from typing import TypeVar
 
+from astdsl.records import dataclass
 from astdsl.source import Span
 
 AnyNode = TypeVar("AnyNode", bound=ast.AST)

@@ -9,12 +9,12 @@ from __future__ import annotations
 import builtins
 import types
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
 from astdsl.frontend.library import is_library
 from astdsl.lang.leaves import is_same
+from astdsl.records import dataclass, field
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
 
 from astdsl.frontend.leaving import LEAVES, leaves
+from astdsl.records import dataclass, field
 
 Names = frozenset[str]
 NONE: Names = frozenset()

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from types import CellType, CodeType, FunctionType
 from typing import Any
@@ -23,6 +22,7 @@ from astdsl.frontend.rewrite import Rewritten, rewrite
 from astdsl.frontend.source_text import FunctionSource, find_function
 from astdsl.lang.names import BlockFunction
 from astdsl.lang.tracing import Trace
+from astdsl.records import dataclass, field
 from astdsl.source import NOWHERE
 
 Hook = Callable[..., Any]

@@ -11,12 +11,12 @@ import ast
 import importlib.machinery
 import linecache
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import lru_cache
 from types import CodeType, FunctionType
 
 from astdsl.errors import SourceUnavailable
 from astdsl.frontend.compiling import compile_function, compiler_flags
+from astdsl.records import dataclass
 from astdsl.source import Span
 
 FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda

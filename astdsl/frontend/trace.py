@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from types import FunctionType
 from typing import Any
 
@@ -26,6 +25,7 @@ from astdsl.ir.types import RefType, TileType
 from astdsl.lang.refs import parameter_ref
 from astdsl.lang.tracing import Trace, tracing
 from astdsl.lang.values import Tile
+from astdsl.records import dataclass, field
 from astdsl.source import Span
 
 

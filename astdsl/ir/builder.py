@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from typing import TypeVar
 
 from astdsl.ir.core import Block, Op, Value
 from astdsl.ir.types import Type
+from astdsl.records import dataclass, field
 
 AnyOp = TypeVar("AnyOp", bound=Op)
 

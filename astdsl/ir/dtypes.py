@@ -5,11 +5,12 @@ Invariant: a `DType` is one of the rows below, compared by identity.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import ml_dtypes
 import numpy as np
+
+from astdsl.records import dataclass
 
 FLOAT, INT, UINT, BOOL = "float", "int", "uint", "bool"
 

@@ -7,10 +7,10 @@ print equally, so 0.0 and -0.0 differ, True and 1 differ, and NaN equals NaN.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 from astdsl.ir.core import OPERAND, REGION, Block, Module, Node, Op, Value
+from astdsl.records import dataclass, field
 
 
 def structurally_equal(a: Module, b: Module, *, spans: bool = False) -> bool:

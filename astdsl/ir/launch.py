@@ -7,10 +7,10 @@ tuple `(operation, *operands)` over the rows of `HOST_OPERATIONS`, `("dim", para
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from astdsl.ir.dtypes import DType
+from astdsl.records import dataclass
 from astdsl.source import Span
 
 HostExpression: TypeAlias = int | float | bool | tuple[Any, ...]

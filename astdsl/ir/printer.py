@@ -9,10 +9,10 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 from typing import Any
 
 from astdsl.ir.core import ATTRIBUTE, OPERAND, REGION, Block, Module, Op, Param, Value
+from astdsl.records import dataclass, field
 from astdsl.source import Span
 
 INDENT = "  "

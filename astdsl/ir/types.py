@@ -6,10 +6,10 @@ Invariant: types are immutable and compared by value; a scalar is a tile of shap
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import TypeAlias
 
 from astdsl.ir.dtypes import DType, boolean, i64
+from astdsl.records import dataclass
 
 GMEM, SMEM, TMEM = "gmem", "smem", "tmem"
 # What a tensor map describes (CUDA driver API, cuTensorMapEncodeTiled).

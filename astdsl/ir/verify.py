@@ -6,11 +6,10 @@ inside; every region ends in a `Yield` and has no other.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-
 from astdsl.ir.core import Block, Module, Op, Value
 from astdsl.ir.ops import Yield
 from astdsl.ir.printer import print_op
+from astdsl.records import dataclass, field
 
 
 def verify(module: Module) -> None:

@@ -9,13 +9,13 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from astdsl.errors import BadSignature
 from astdsl.ir.core import IN, INOUT, OUT
 from astdsl.ir.dtypes import DType, boolean
 from astdsl.lang.values import SUPPORTED
+from astdsl.records import dataclass, replace
 
 # The functions and operators that a dim's expression may be made of.
 CALLS = ("cdiv", "min", "max")

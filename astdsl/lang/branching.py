@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import types
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
 from typing import Any
 
 from astdsl.errors import BranchMismatch, KernelError, NotConstant
@@ -34,6 +33,7 @@ from astdsl.lang.names import (
 )
 from astdsl.lang.tracing import emit, fault, require_trace
 from astdsl.lang.values import Tile
+from astdsl.records import dataclass, replace
 from astdsl.source import NOWHERE, Span
 
 

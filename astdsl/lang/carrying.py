@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import types
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
 from typing import Any
 
 from astdsl.errors import BranchMismatch, OutOfScope
@@ -32,6 +31,7 @@ from astdsl.lang.names import (
 )
 from astdsl.lang.tracing import emit, require_trace
 from astdsl.lang.values import Tile
+from astdsl.records import dataclass, field, replace
 from astdsl.source import Span
 
 # Each trace of a body settles at least one type; a nest of that many weak numbers is not written.

@@ -7,7 +7,6 @@ promotion, broadcasting and raggedness are decided here and nowhere else.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -37,6 +36,7 @@ from astdsl.lang.values import (
     plain_state,
     require_dtype,
 )
+from astdsl.records import dataclass
 
 NUMERIC = (FLOAT, INT, UINT)
 INTEGRAL = (INT, UINT)

@@ -6,8 +6,6 @@ outside of ragged tiles is kept apart as long as both sides agree on where that 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-
 from astdsl.errors import KernelError, OutsideLost
 from astdsl.ir.core import Value
 from astdsl.ir.dtypes import BOOL, DType, boolean, f32, i64
@@ -19,6 +17,7 @@ from astdsl.lang.ragged import KEPT, LOST, NO_EDGES, Edges, HalfSpace
 from astdsl.lang.symbolic import ANY_INDEX
 from astdsl.lang.tracing import fault
 from astdsl.lang.values import Tile, as_operand
+from astdsl.records import dataclass, replace
 
 NUMBER_TYPES = {bool: boolean, int: i64, float: f32}
 WAY_OUT = (

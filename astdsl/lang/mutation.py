@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import types
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from astdsl.lang.leaves import PLAIN
 from astdsl.lang.values import Tile
+from astdsl.records import dataclass
 
 # Objects reached in one block; what lies farther from the kernel is not looked at.
 LIMIT = 20_000

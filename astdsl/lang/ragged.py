@@ -7,10 +7,10 @@ knows of this: reductions and products receive masks.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from astdsl.lang.symbolic import Form
+from astdsl.records import dataclass, replace
 
 # What the elements outside hold: zeros as they were read; what an ordinary element would hold
 # there (zeros were added to it); or numbers that mean nothing.

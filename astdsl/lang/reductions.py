@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from builtins import any as any_of
 from collections.abc import Iterable
-from dataclasses import dataclass
 from functools import reduce
 from typing import Any
 
@@ -44,6 +43,7 @@ from astdsl.lang.shapes import normalized_axes, reshape
 from astdsl.lang.symbolic import Form
 from astdsl.lang.tracing import emit, fault
 from astdsl.lang.values import Tile, method
+from astdsl.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

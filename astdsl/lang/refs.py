@@ -7,7 +7,6 @@ window, and the order in which the view shows them. Reading makes a tile, which 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from typing import Any, NoReturn
 
 from astdsl.errors import (
@@ -40,6 +39,7 @@ from astdsl.lang.windows import (
     tile,
     window_of,
 )
+from astdsl.records import dataclass, replace
 
 INT32_LIMIT, INT64_LIMIT = 2**31 - 1, 2**63 - 1
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
 
 from astdsl.errors import BadWindow, OutsideLost, ShapeMismatch, TypeMismatch, UnsupportedFeature
 from astdsl.ir import ops
@@ -19,6 +18,7 @@ from astdsl.lang.elementwise import as_tile, expand, placed, sources
 from astdsl.lang.ragged import LOST, Edges, HalfSpace
 from astdsl.lang.tracing import emit, fault
 from astdsl.lang.values import Tile, as_operand, method, require_dtype
+from astdsl.records import dataclass, field
 
 
 def as_extent(x: object, what: str) -> int:

@@ -6,14 +6,13 @@ is the parity of the next one.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from astdsl.errors import BadWindow, TypeMismatch, UnsupportedFeature
 from astdsl.ir import ops
 from astdsl.ir.core import Value
 from astdsl.lang.indices import as_index, form_of, index_constant, index_value
 from astdsl.lang.shapes import as_extent
 from astdsl.lang.tracing import emit, fault
+from astdsl.records import dataclass
 
 MOST_ARRIVALS = 2**20 - 1
 

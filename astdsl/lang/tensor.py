@@ -5,8 +5,6 @@ Invariant: elements outside along the contracted axis take no part: both operand
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from astdsl.errors import ShapeMismatch, TypeMismatch, UnsupportedFeature
 from astdsl.ir import ops
 from astdsl.ir.core import Value
@@ -17,6 +15,7 @@ from astdsl.lang.ragged import LOST, ZERO, Edges, HalfSpace
 from astdsl.lang.shapes import index
 from astdsl.lang.tracing import emit, fault
 from astdsl.lang.values import Tile, method
+from astdsl.records import replace
 
 # What products are summed in, by the dtype in which the operands meet.
 SUMMED_IN = {f16: f32, bf16: f32, f32: f32, f64: f64, i8: i32, u8: i32}

@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, field
 from typing import TypeVar
 
 from astdsl.errors import KernelError, OutOfScope, UnsupportedFeature
 from astdsl.ir.builder import Builder
 from astdsl.ir.core import Op, Value
 from astdsl.lang.symbolic import Atom
+from astdsl.records import dataclass, field
 from astdsl.source import NOWHERE, Span
 
 AnyOp = TypeVar("AnyOp", bound=Op)

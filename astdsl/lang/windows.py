@@ -7,7 +7,6 @@ step, or the whole axis.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from astdsl.errors import BadWindow, KernelError, UnsupportedFeature
@@ -16,6 +15,7 @@ from astdsl.lang.shapes import as_extent
 from astdsl.lang.symbolic import Form
 from astdsl.lang.tracing import NeedsConstant, fault
 from astdsl.lang.values import Literal, Operand, Tile
+from astdsl.records import dataclass
 
 ZERO_START = Literal(0)
 

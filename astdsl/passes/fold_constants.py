@@ -15,7 +15,6 @@ constant becomes the region that runs, a loop that never runs its initial values
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -27,6 +26,7 @@ from astdsl.ir.evaluate import evaluate_pure
 from astdsl.ir.evaluate.rounding import number
 from astdsl.ir.rewrite import Emit, replace_body, rewrite_block
 from astdsl.ir.types import TileType
+from astdsl.records import dataclass, field
 
 # A tile with one number everywhere stays one, wherever its elements go.
 _MOVES = (ops.Broadcast, ops.Reshape, ops.Transpose, ops.Slice)

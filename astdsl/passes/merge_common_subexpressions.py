@@ -15,12 +15,12 @@ Loads are merged too, as long as nothing between them changes memory.
 from __future__ import annotations
 
 from collections.abc import Hashable
-from dataclasses import dataclass, field
 
 from astdsl.ir.core import ATTRIBUTE, OPERAND, READS, Block, Module, Op, Value
 from astdsl.ir.effects import changes_memory, is_movable
 from astdsl.ir.equality import attribute_key
 from astdsl.ir.rewrite import map_regions, replace_body, substitute, with_ops
+from astdsl.records import dataclass, field
 
 
 def merge_common_subexpressions(module: Module) -> Module:

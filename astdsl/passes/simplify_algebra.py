@@ -14,13 +14,13 @@ Of floats only what IEEE allows: x * 1 is x, x + 0 is not (it makes +0 of -0).
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from astdsl.ir import ops
 from astdsl.ir.core import Module, Op, Value
 from astdsl.ir.dtypes import DType, f16, f32, f64
 from astdsl.ir.rewrite import Emit, replace_body, rewrite_block
+from astdsl.records import dataclass, field
 
 Rule: TypeAlias = Callable[[Any, "_Known", Emit], Value | None]
 

@@ -10,13 +10,13 @@ import ctypes
 import math
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
 
 from astdsl.errors import AliasedOutput, BadArgument, DeviceUnavailable, UnsupportedFeature
 from astdsl.ir.dtypes import BY_NUMPY, DType, f4e2m1
+from astdsl.records import dataclass
 from astdsl.runtime import dlpack
 from astdsl.source import Span
 

@@ -5,10 +5,9 @@ Invariant: plain data; where there is PTX there is a plan.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from astdsl.ir.core import Module
 from astdsl.ir.launch import LaunchPlan
+from astdsl.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,12 +10,12 @@ Source: CUDA driver API, cuTensorMapEncodeTiled (the conditions on a tensor map)
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from math import gcd
 
 from astdsl.ir.dtypes import DType
 from astdsl.ir.types import GMEM, TMA_ALIGN_BYTES, TMA_MAX_RANK, RefType
+from astdsl.records import dataclass
 from astdsl.runtime.arrays import ArrayView, byte_offsets
 
 TMA_MAX_DIM = 1 << 32

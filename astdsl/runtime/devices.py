@@ -11,7 +11,6 @@ import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
@@ -19,6 +18,7 @@ import numpy as np
 from astdsl.errors import DeviceError, DeviceUnavailable, did_you_mean
 from astdsl.ir.core import OUT, SCRATCH
 from astdsl.ir.launch import DimSlot, MapSlot, PointerSlot, ScalarSlot, Slot, StrideSlot
+from astdsl.records import dataclass
 from astdsl.runtime.artifact import Artifact
 from astdsl.runtime.classes import launch_strides
 from astdsl.runtime.launch import Argument, Counts, Launcher, array_of
@@ -295,8 +295,8 @@ def _device_error(fault: Any, ptx: str, names: Sequence[str]) -> DeviceError:
     named = re.sub(r"\bargument (\d+)\b", lambda m: f"`{names[int(m[1])]}`", fault.message)
     message = f"{named} [{fault.code}]"
     places = [] if fault.kernel_line is None else [(_span(*fault.kernel_line), "; ".join(notes))]
-    help = fault.help or ("" if places else "; ".join(notes))
-    return DeviceError(message, *places, help=help)
+    where = [] if places else notes
+    return DeviceError(message, *places, help="; ".join([fault.help, *where]))
 
 
 def _span(file: str, line: int, column: int) -> Span:

@@ -8,7 +8,6 @@ Source: DLPack 1.1, dlpack.h.
 from __future__ import annotations
 
 import ctypes
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from astdsl.ir.dtypes import (
@@ -30,6 +29,7 @@ from astdsl.ir.dtypes import (
     u32,
     u64,
 )
+from astdsl.records import dataclass
 
 CPU = 1
 DEVICE_NAMES = {2: "CUDA", 3: "CUDA's pinned host memory", 10: "ROCm", 13: "CUDA's managed memory"}

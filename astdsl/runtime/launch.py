@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
@@ -17,6 +16,7 @@ import numpy as np
 from astdsl.errors import BadArgument, FailedAssertion
 from astdsl.ir.dtypes import DType
 from astdsl.ir.launch import Check, LaunchPlan
+from astdsl.records import dataclass
 from astdsl.runtime.arrays import (
     ArrayView,
     Where,

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Generator
-from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -17,6 +16,7 @@ import numpy as np
 from astdsl.errors import ParallelConflict, ProtocolError
 from astdsl.ir.core import Op, Value
 from astdsl.ir.evaluate.table import Array
+from astdsl.records import dataclass, field
 from astdsl.source import NOWHERE, Span
 
 Place: TypeAlias = tuple[slice, ...]

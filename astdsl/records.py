@@ -1,0 +1,86 @@
+"""Dataclasses whose methods are written when the first instance is made.
+
+The standard decorator compiles `__init__`, `__eq__`, `__repr__` and others for every class, about
+half a millisecond each: half of the import of a package of small records, most of which a program
+never makes.
+
+Invariant: a class behaves as the standard decorator makes it, once it has an instance; only
+frozen records with slots are not pickled or copied.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from collections.abc import Callable
+from dataclasses import field, replace
+from threading import RLock
+from typing import TYPE_CHECKING, Any
+
+__all__ = ["dataclass", "field", "replace"]
+
+_COMPLETING = RLock()
+
+
+def _postponed(cls: type | None = None, /, *, slots: bool = False, **options: Any) -> Any:
+    """Make a dataclass; the options are those of the standard decorator."""
+
+    def prepare(plain: type) -> type:
+        made = _with_slots(plain) if slots else plain
+        _postpone(made, plain, options)
+        return made
+
+    return prepare if cls is None else prepare(cls)
+
+
+def _with_slots(plain: type) -> type:
+    """Return a copy of a class that has slots in place of the defaults of its fields."""
+    fields = tuple(inspect.get_annotations(plain))
+    left_out = {*fields, "__dict__", "__weakref__"}
+    names = {name: value for name, value in vars(plain).items() if name not in left_out}
+    made = type(plain)(plain.__name__, plain.__bases__, names | {"__slots__": fields})
+    made.__qualname__ = plain.__qualname__
+    return made
+
+
+def _postpone(made: type, plain: type, options: dict[str, Any]) -> None:
+    """Give a class an `__init__` that writes the methods and gives way to the real one."""
+
+    def complete() -> None:
+        with _COMPLETING:
+            if vars(made).get("__init__") is not begin:
+                return
+            for base in made.__mro__[1:]:
+                _completion(base)()
+            if plain is made:
+                del made.__init__
+            _write(made, plain, options)
+
+    def begin(self: Any, *args: Any, **kwargs: Any) -> None:
+        complete()
+        made.__init__(self, *args, **kwargs)  # type: ignore[misc]
+
+    begin.complete = complete  # type: ignore[attr-defined]
+    made.__init__ = begin  # type: ignore[misc]
+
+
+def _completion(base: type) -> Callable[[], None]:
+    waiting: Callable[[], None] = getattr(vars(base).get("__init__"), "complete", lambda: None)
+    return waiting
+
+
+def _write(made: type, plain: type, options: dict[str, Any]) -> None:
+    before = dict(vars(plain))
+    dataclasses.dataclass(**options)(plain)
+    if plain is made:
+        return
+    fields = inspect.get_annotations(plain)
+    for name, value in vars(plain).items():
+        if name not in fields and before.get(name, made) is not value:
+            setattr(made, name, value)
+
+
+if TYPE_CHECKING:
+    from dataclasses import dataclass
+else:
+    dataclass = _postponed
