@@ -7,21 +7,27 @@ from __future__ import annotations
 
 import builtins
 import functools
+import inspect
+import traceback
 from collections.abc import Callable
 from types import BuiltinFunctionType, FunctionType, GeneratorType, MethodType
 from typing import Any
 
-from astdsl.errors import UnsupportedFeature, UnsupportedSyntax
+from astdsl.errors import TypeMismatch, UnsupportedFeature, UnsupportedSyntax
 from astdsl.frontend.library import is_library, module_of
 from astdsl.frontend.session import Session
 from astdsl.lang.builtins import MEANINGS
 from astdsl.lang.leaves import children
 from astdsl.lang.names import require_usable
 from astdsl.lang.tracing import fault
-from astdsl.lang.values import refuse_library_function
+from astdsl.lang.values import METHODS, refuse_library_function
 
 # How deep kernel values are looked for in containers and objects.
 DEPTH = 6
+OURS = "astdsl"
+# Where a call of ours fails whose arguments do not fit: at the call itself, or in what a builtin
+# means.
+BINDS = frozenset({__name__, "astdsl.lang.builtins"})
 MATH = frozenset({"math", "cmath", "numpy", "statistics"})
 
 
@@ -37,12 +43,44 @@ def call(session: Session, function: Any, /, *args: Any, **kwargs: Any) -> Any:
         name = getattr(function, "__name__", "function")
         library = "np" if module_of(function).startswith("numpy") else module_of(function)
         refuse_library_function(f"{library}.{name}", name, *args)
-    return plainly(rewritten(session, function, kernel), args, kwargs)
+    callee = rewritten(session, function, kernel)
+    try:
+        return plainly(callee, args, kwargs)
+    except TypeError as error:
+        require_arguments_taken(function, callee, error)
+        raise
 
 
 def plainly(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Call as Python does; a traceback that ends in this frame is the callee's own failure."""
     return function(*args, **kwargs)
+
+
+def require_arguments_taken(function: Any, callee: Any, error: TypeError) -> None:
+    """Turn Python's complaint about the arguments of a function of ours into a located error.
+
+    Errors: TypeMismatch. What a function of the user's does not take stays Python's error.
+    """
+    places = list(traceback.walk_tb(error.__traceback__))
+    module = places[-1][0].f_globals.get("__name__")
+    if not module_of(callee).startswith(f"{OURS}.lang") or module not in BINDS:
+        return
+    name = getattr(function, "__name__", "function").strip("_")
+    shown = METHODS.get(name, function) if module_of(function) == "builtins" else function
+    said = str(error).partition("() ")[2].replace("missing", "is missing") or f"says: {error}"
+    raise fault(
+        TypeMismatch,
+        f"`{name}` {said}",
+        help=f"it is `{name}{_signature(shown)}`",
+    ) from None
+
+
+def _signature(function: Any) -> str:
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):  # a function of C without a text of its signature
+        return "(...)"
+    return str(inspect.Signature([p.replace(annotation=p.empty) for p in parameters]))
 
 
 def holds_kernel_value(value: object, depth: int = DEPTH) -> bool:

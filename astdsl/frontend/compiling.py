@@ -32,10 +32,13 @@ def compile_function(
 
     `free_names` are those that the function may close over. The node is not changed.
     """
-    inner = undressed(node)
+    inner, free_names = undressed(node), tuple(free_names)
     names: list[ast.expr] = [ast.Name(n, ast.Store()) for n in free_names]
     body: list[ast.stmt] = [ast.Assign(names, ast.Constant(None))] if names else []
-    kept = ast.Expr(inner) if isinstance(inner, ast.Lambda) else inner
+    kept: ast.stmt = ast.Expr(inner) if isinstance(inner, ast.Lambda) else inner
+    if not isinstance(inner, ast.Lambda) and inner.name not in free_names:
+        # What the function calls by its own name is the global, not the `def` compiled here.
+        body.append(ast.Global([inner.name]))
     outer: ast.stmt = ast.FunctionDef(OUTER, _no_arguments(), [*body, kept], [], **_no_types())
     if class_name:
         outer = ast.ClassDef(class_name, [], [], [outer], [], **_no_types())

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from types import FunctionType
 from typing import Any
 
-from astdsl.errors import FailedAssertion, NotConstant, UnsupportedSyntax
+from astdsl.errors import FailedAssertion, NotConstant, TypeMismatch, UnsupportedSyntax
 from astdsl.frontend.calls import call
 from astdsl.frontend.session import Session
 from astdsl.ir import ops
@@ -118,8 +118,22 @@ def with_(session: Session, context: Any, body: FunctionType) -> None:
     if kernel_with is not None:
         kernel_with(context, session.block(body))
         return
+    _require_context(context)
     with context as value:
         body(value)
+
+
+def _require_context(context: Any) -> None:
+    kind = type(context)
+    if hasattr(kind, "__enter__") and hasattr(kind, "__exit__"):
+        return
+    name = kind.__name__
+    raise fault(
+        TypeMismatch,
+        f"`with` takes a pipeline or a context manager, got a {name}",
+        help="`with pipeline(...) as (i, j):` runs a block for every index; "
+        "`a, b = values` gives names to values",
+    )
 
 
 def not_(session: Session, value: Any) -> Any:

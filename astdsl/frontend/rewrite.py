@@ -20,8 +20,7 @@ means for kernel values is decided by the hook, from the values it gets.
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Iterator
 
 from astdsl.frontend import leaving, scopes
 from astdsl.frontend.compiling import undressed
@@ -42,6 +41,7 @@ from astdsl.frontend.nodes import (
 )
 from astdsl.frontend.source_text import FunctionSource
 from astdsl.lang.blocks import BlockNames
+from astdsl.records import dataclass, field, replace
 from astdsl.source import Span
 
 RETURNED, RESULT, ITEM = "__returned__", "__result__", "__item__"
@@ -226,6 +226,7 @@ class Scope:
             span=header.span(self.root.file),
             exits=names.exits,
             stops=tuple(flag for flag in names.stops if flag in bound),
+            changes=tuple(_changes(body, self.root.file)),
         )
         declared: list[ast.stmt] = [ast.Nonlocal(sorted(bound))] if bound else []
         made = at(header, function(name, list(parameters), [*declared, *body] or [ast.Pass()]))
@@ -249,6 +250,26 @@ class Needs:
     after: scopes.Names
     exits: tuple[tuple[str, str, Span], ...] = ()
     stops: tuple[str, ...] = ()
+
+
+def _changes(body: list[ast.stmt], file: str) -> Iterator[tuple[str, Span]]:
+    """Yield the texts of objects that rewritten statements may change, and where."""
+    for node in ast.walk(ast.Module(body, [])):
+        changed = _changed(node)
+        if isinstance(changed, ast.Attribute | ast.Subscript):
+            text = ast.unparse(changed if changed is node else changed.value)
+            if "__call__" not in text:
+                yield text, place(changed).span(file)
+
+
+def _changed(node: ast.AST) -> ast.AST | None:
+    """Return the target of a store, or the method that `__call__(object.method, ...)` calls."""
+    if isinstance(node, ast.Attribute | ast.Subscript) and isinstance(node.ctx, ast.Store):
+        return node
+    is_call = isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.args
+    if is_call and node.func.id == "__call__":
+        return node.args[0]
+    return None
 
 
 def _statement(where: Place, name: str, *arguments: ast.expr) -> ast.stmt:

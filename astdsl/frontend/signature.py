@@ -8,15 +8,16 @@ from __future__ import annotations
 import ast
 import inspect
 from collections.abc import Hashable, Iterator
-from dataclasses import dataclass
 from types import FunctionType, NoneType
 from typing import Any
 
 from astdsl.errors import BadSignature, SourceUnavailable
 from astdsl.frontend.source_text import find_function
+from astdsl.ir.core import IN, INOUT, OUT
 from astdsl.ir.dtypes import DType, boolean, f32, i32
 from astdsl.lang.annotations import ArraySpec, Role
 from astdsl.lang.values import SUPPORTED
+from astdsl.records import dataclass
 from astdsl.source import Span
 
 MISSING: Any = inspect.Parameter.empty
@@ -196,6 +197,12 @@ def _content(cell: Any) -> Any:
 def _parameter(parameter: inspect.Parameter, span: Span, annotations: _Annotations) -> Parameter:
     name, default = parameter.name, parameter.default
     found = annotations.read(name, span)
+    if found is MISSING and isinstance(default, ArraySpec | Role | DType):
+        raise BadSignature(
+            f"the default of `{name}` is an annotation",
+            (span, ""),
+            help=f"an annotation follows a colon: `{name}: {_spelled(default)}`",
+        )
     found, optional = _without_none(found)
     if isinstance(found, ArraySpec):
         if found.problem is not None:
@@ -217,6 +224,15 @@ def _parameter(parameter: inspect.Parameter, span: Span, annotations: _Annotatio
             help=f"the dtypes that work are {', '.join(d.name for d in SUPPORTED)}",
         )
     return Parameter(name, span, None, kept, default)
+
+
+def _spelled(annotation: ArraySpec | Role | DType) -> str:
+    if isinstance(annotation, DType):
+        return annotation.name
+    return f"{_ROLES[annotation.role]}[...]"
+
+
+_ROLES = {IN: "In", OUT: "Out", INOUT: "InOut"}
 
 
 # Python's types as annotations of scalars.

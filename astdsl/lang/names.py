@@ -9,12 +9,12 @@ from __future__ import annotations
 import types
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
 from typing import Any, Final, NoReturn
 
 from astdsl.errors import HiddenMutation, KernelError
 from astdsl.lang.mutation import Snapshot
 from astdsl.lang.tracing import fault, require_trace
+from astdsl.records import dataclass, replace
 from astdsl.source import Span
 
 Names = frozenset[str]
@@ -38,7 +38,8 @@ class BlockNames:
     """Names of a block: those it assigns, reads, reads before assigning; those read after it.
 
     `exits` are the statements that leave it, as (flag, word, place); `stops` are the flags that
-    end the loop whose body it is; `span` is the header of its statement.
+    end the loop whose body it is; `span` is the header of its statement. `changes` are the texts
+    of objects whose parts it stores to, or whose methods it calls, with their places.
     """
 
     bound: tuple[str, ...]
@@ -48,6 +49,7 @@ class BlockNames:
     span: Span
     exits: tuple[tuple[str, str, Span], ...] = ()
     stops: tuple[str, ...] = ()
+    changes: tuple[tuple[str, Span], ...] = ()
 
 
 class BlockFunction:
@@ -215,6 +217,7 @@ class Watch:
             reached |= block.reached()
             own += block.cells.values()
         self._before = Snapshot(reached, own)
+        self._texts = [change for block in blocks for change in block.names.changes]
 
     def require_unchanged(self) -> None:
         """Refuse what was changed since: a kernel value in it would be lost.
@@ -223,7 +226,7 @@ class Watch:
         """
         change = self._before.change()
         if change is not None:
-            raise fault(
+            error = fault(
                 HiddenMutation,
                 f"`{change.path}` is changed inside a block of the kernel, where Python runs once "
                 "for all steps and both branches",
@@ -231,6 +234,19 @@ class Watch:
                 help="assign to a name (a tuple, or a dataclass rebuilt by `replace`) to carry "
                 "it; `unroll(...)` makes a loop that Python runs",
             )
+            error.places = (*self._places(change.path), *error.places)
+            raise error
+
+    def _places(self, path: str) -> Iterator[tuple[Span, str]]:
+        """Yield the line that changes what `path` leads to, where a block's text shows it."""
+        # The whole path, or a beginning of it that is followed by another step.
+        fitting = [
+            (text, span)
+            for text, span in self._texts
+            if path.startswith(text) and path[len(text) : len(text) + 1] in ("", ".", "[", " ")
+        ]
+        if fitting:
+            yield max(fitting, key=lambda pair: len(pair[0]))[1], "changed here"
 
 
 @contextmanager

@@ -16,6 +16,33 @@ from tests.goldens import Golden
 HEADER = "from astdsl import *\nfrom dataclasses import dataclass\n\n"
 # Each is a kernel of a scalar n, an array x and an output o, with one mistake.
 MISTAKES = {
+    "own-name-as-a-value": """
+def scaled(t):
+    return scaled * t
+def kernel(n, x, o):
+    o[0:4] = scaled(x[0:4])
+""",
+    "with-on-a-tuple": """
+def kernel(n, x, o):
+    with (x, o) as (a, b):
+        b[0:4] = a[0:4]
+""",
+    "too-many-arguments-of-ours": """
+def kernel(n, x, o):
+    o[0:4] = exp(x[0:4], 2)
+""",
+    "keyword-that-a-builtin-lacks": """
+def kernel(n, x, o):
+    o[0] = sum(x[0:4], axes=0)
+""",
+    "keyword-that-a-method-lacks": """
+def kernel(n, x, o):
+    o[0:4] = x[0:2, 0:2].reshape(4, order="C")
+""",
+    "kernel-condition-in-a-comprehension": """
+def kernel(n, x, o):
+    o[0:4] = sum([t for t in ([x[0:4]] if n > 2 else [])])
+""",
     "branch-mismatch": """
 def kernel(n, x, o):
     if n > 2:
