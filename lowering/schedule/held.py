@@ -17,22 +17,24 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from astdsl.ir import dtypes, ops
-from astdsl.ir.core import INOUT, Block, Module, Op, Value, walk
+from astdsl.ir.core import Block, Op, Value, walk
 from astdsl.ir.rewrite import clone_op, map_regions, replace_fields, with_ops
 from astdsl.ir.types import GMEM, scalar
 from astdsl.lowering.schedule.block import inside
 from astdsl.lowering.schedule.build import Maker, recompute
-from astdsl.lowering.schedule.outputs import same_window
+from astdsl.lowering.schedule.outputs import same_window, written_before_read
 from astdsl.lowering.windows import Forms
 
 
-def hold_outputs(launch: ops.Launch, module: Module) -> ops.Launch:
-    """Return the launch with revisited output windows carried as tiles."""
-    starts_unwritten = {p.value for p in module.params if p.role != INOUT and p.initial is None}
+def hold_outputs(launch: ops.Launch, unwritten: set[Value]) -> ops.Launch:
+    """Return the launch with revisited output windows carried as tiles.
+
+    The arrays in `unwritten` hold nothing when the launch begins.
+    """
     forms = Forms(launch.body)
 
     def change(region: Block) -> Block:
-        return _hold(region, forms, starts_unwritten) if region is launch.body else region
+        return _hold(region, forms, unwritten) if region is launch.body else region
 
     return map_regions(launch, change)
 
@@ -53,7 +55,10 @@ class _Window:
 def _hold(region: Block, forms: Forms, unwritten: set[Value]) -> Block:
     """Hold what can be held in this region, then in the regions inside it."""
     for accesses in _candidates(region, forms):
-        loads_first = accesses[0].ref not in unwritten
+        is_written = written_before_read(region, forms)
+        loads_first = not all(is_written[a] for a in accesses if isinstance(a, ops.Load))
+        if loads_first and accesses[0].ref in unwritten:
+            continue  # the loops around the region decide when the window is first written
         region = _Holder(_Window(accesses, loads_first), forms).hold(region)
         forms.learn(region)
     changed = [map_regions(op, lambda inner: _hold(inner, forms, unwritten)) for op in region.ops]

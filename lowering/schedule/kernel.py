@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from astdsl.ir import ops
-from astdsl.ir.core import Module, Op, walk
+from astdsl.ir.core import Block, Module, Op, Value, walk
 from astdsl.ir.rewrite import replace_body, replace_fields, with_ops
 from astdsl.lowering.schedule import products, rings, stores
 from astdsl.lowering.schedule.assertions import hoist_assertions
@@ -18,7 +18,7 @@ from astdsl.lowering.schedule.build import Maker
 from astdsl.lowering.schedule.hazards import order_accesses
 from astdsl.lowering.schedule.held import hold_outputs
 from astdsl.lowering.schedule.launches import form_launches
-from astdsl.lowering.schedule.outputs import check_outputs
+from astdsl.lowering.schedule.outputs import check_outputs, starting_unwritten
 from astdsl.lowering.schedule.protocol import check_protocol
 from astdsl.lowering.schedule.resets import drop_first_step_guards
 from astdsl.lowering.schedule.revisits import separate_revisits
@@ -46,7 +46,8 @@ def _each_launch(module: Module, change: Callable[[ops.Launch], ops.Launch]) -> 
 
 
 def _schedule_launch(launch: ops.Launch, module: Module, target: Target) -> ops.Launch:
-    launch = drop_first_step_guards(hold_outputs(separate_revisits(launch), module))
+    unwritten = starting_unwritten(module) - _written_before(launch, module)
+    launch = drop_first_step_guards(hold_outputs(separate_revisits(launch), unwritten))
     scheduler = BlockScheduler(launch, target)
     with scheduler.writing(Maker(launch.span)) as maker:
         scheduler.run(launch.body.ops[:-1])
@@ -60,6 +61,12 @@ def _schedule_launch(launch: ops.Launch, module: Module, target: Target) -> ops.
     if scheduler.trip_counts:
         check_protocol(ordered.body, scheduler.trip_counts)
     return ordered
+
+
+def _written_before(launch: ops.Launch, module: Module) -> set[Value]:
+    """Return the arrays that earlier launches write."""
+    earlier = Block(ops=module.body.ops[: module.body.ops.index(launch)])
+    return {op.ref for op in walk(earlier) if isinstance(op, (ops.Store, ops.CopyOut))}
 
 
 def _apart(launch: ops.Launch) -> list[Op]:

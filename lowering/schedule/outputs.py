@@ -1,10 +1,14 @@
 """What a kernel must not do with its outputs, checked on the program as it was written.
 
 A plain `Out` starts unwritten: each of its windows that is read must have been written, in the
-same step or in the first step of the axes that revisit it. Windows of one output in one step are
-the same or disjoint.
+same step or in the first step of the axes that revisit it. So does scratch. Windows of one output in
+one step are the same or disjoint.
 
-Invariant: an error names both places; what is not proved written is refused.
+An array that an earlier launch writes may be read by a later one. That the earlier one wrote every
+element that is read is not proved here: the reference and the emulator, which mark what is
+unwritten, report it.
+
+Invariant: an error names both places; what is not proved written is refused, but for the above.
 """
 
 from __future__ import annotations
@@ -40,28 +44,57 @@ class _Axis:
 
 @dataclass(frozen=True, slots=True)
 class _Access:
+    """An access, the loops around it, and where in the kernel's body the operation around it is."""
+
     op: ops.Window
     axes: tuple[_Axis, ...]
+    position: int
 
 
 def check_outputs(module: Module) -> None:
     """Refuse reads of unwritten windows, scattered accumulation and overlapping windows."""
     forms = Forms(module.body)
-    accesses = list(_accesses(module.body, ()))
-    written = {a.op.ref for a in accesses if isinstance(a.op, ops.Store)}
+    accesses = _accesses(module.body)
+    stores = [a for a in accesses if isinstance(a.op, ops.Store)]
+    written = {a.op.ref for a in stores}
     _check_overlaps([a for a in accesses if a.op.ref in written], forms)
-    plain = {p.value for p in module.params if p.role == OUT and p.initial is None}
+    plain = starting_unwritten(module)
     for access in accesses:
-        if isinstance(access.op, ops.Load) and access.op.ref in plain:
+        is_read = isinstance(access.op, ops.Load) and access.op.ref in plain
+        if is_read and not _follows_a_launch(access, stores, module.body):
             _check_read(access, module.body, forms)
 
 
-def _accesses(block: Block, axes: tuple[_Axis, ...]) -> Iterator[_Access]:
-    for op in block.ops:
-        if isinstance(op, (ops.Load, ops.Store)):
-            yield _Access(op, axes)
-        for region in op.regions:
-            yield from _accesses(region, (*axes, *_axes_of(op)))
+def starting_unwritten(module: Module) -> set[Value]:
+    """Return the arrays whose contents no kernel may read before it wrote them."""
+    outputs = {p.value for p in module.params if p.role == OUT and p.initial is None}
+    return outputs | {op.result for op in module.body.ops if isinstance(op, ops.AllocGmem)}
+
+
+def _follows_a_launch(access: _Access, stores: list[_Access], body: Block) -> bool:
+    """Whether an earlier launch stores to what is read: one of the two is in a pipeline."""
+    return any(
+        store.op.ref is access.op.ref
+        and store.position < access.position
+        and any(isinstance(body.ops[a.position], ops.Pipeline) for a in (store, access))
+        for store in stores
+    )
+
+
+def _accesses(body: Block) -> list[_Access]:
+    return [
+        _Access(op, axes, position)
+        for position, outermost in enumerate(body.ops)
+        for op, axes in _inside(outermost, ())
+    ]
+
+
+def _inside(op: Op, axes: tuple[_Axis, ...]) -> Iterator[tuple[ops.Window, tuple[_Axis, ...]]]:
+    if isinstance(op, (ops.Load, ops.Store)):
+        yield op, axes
+    for region in op.regions:
+        for inner in region.ops:
+            yield from _inside(inner, (*axes, *_axes_of(op)))
 
 
 def _axes_of(op: Op) -> Iterator[_Axis]:
@@ -107,6 +140,25 @@ def _disjoint(a: ops.Window, b: ops.Window, forms: Forms) -> bool:
 
 
 # Reads of what is not written
+
+
+def written_before_read(body: Block, forms: Forms) -> dict[Op, bool]:
+    """Return of each load whether its window is written before it, on every way through the body.
+
+    That is in the same step, or in the first step of the axes that revisit the window.
+    """
+    return {
+        access.op: _is_written_first(access, body, forms)
+        for access in _accesses(body)
+        if isinstance(access.op, ops.Load)
+    }
+
+
+def _is_written_first(access: _Access, body: Block, forms: Forms) -> bool:
+    depth = _depth(access, forms)
+    scope = access.axes[depth - 1].body if depth else body
+    revisits = access.axes[depth:]
+    return any(_is_written(access, scope, first, forms) for first in ((), revisits))
 
 
 def _check_read(access: _Access, body: Block, forms: Forms) -> None:
