@@ -6,8 +6,6 @@ argument is which, its class, aliases, whether what the trace read is still vali
 """
 
 # Annotations of kernels are arrays, which a type checker takes for no types.
-# mypy: disable-error-code="valid-type,type-arg,name-defined,var-annotated"
-# mypy: disable-error-code="no-untyped-def,no-untyped-call"
 
 from __future__ import annotations
 

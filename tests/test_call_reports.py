@@ -15,6 +15,7 @@ import pytest
 from astdsl.errors import KernelError
 from astdsl.runtime import devices
 from astdsl.runtime.artifact import Artifact
+from astdsl.runtime.launch import Counts
 from tests.goldens import Golden
 
 KERNELS = """\
@@ -58,7 +59,7 @@ def out_of_bounds(k: Any) -> None:
     given = lowered._call.arguments
     artifact = Artifact(lowered.module, lowered.ptx, lowered.plan)
     launch = emulator.load(artifact, given)
-    launch(1, [0, 0], [np.zeros(0, np.float32), matrix(8)])
+    launch(Counts((1,), ()), [0, 0], [np.zeros(0, np.float32), matrix(8)])
 
 
 # Name of the golden file: the mistake.

@@ -68,9 +68,7 @@ def _results(placed: Any, arguments: Arguments, constants: dict[str, Any]) -> li
     return [*found, *changed]
 
 
-def _evaluated(
-    module: Any, arguments: Arguments, expected: Sequence[Any], order: str
-) -> list[Any]:
+def _evaluated(module: Any, arguments: Arguments, expected: Sequence[Any], order: str) -> list[Any]:
     """Evaluate a scheduled module; omitted outputs are made like the expected ones."""
     given = list(arguments())
     missing = len(module.params) - len(given)
@@ -88,14 +86,12 @@ def _evaluated(
     return [*outputs, *updates]
 
 
-def _compare(
-    found: Sequence[Any], expected: Sequence[Any], tolerance: float, witness: str
-) -> None:
+def _compare(found: Sequence[Any], expected: Sequence[Any], tolerance: float, witness: str) -> None:
     assert len(found) == len(expected), f"{witness} gave {len(found)} results"
     for x, y in zip(found, expected, strict=True):
         if tolerance:
-            wide = (np.asarray(a, np.float64) for a in (x, y))
-            np.testing.assert_allclose(*wide, rtol=tolerance, atol=tolerance, err_msg=witness)
+            a, b = np.asarray(x, np.float64), np.asarray(y, np.float64)
+            np.testing.assert_allclose(a, b, rtol=tolerance, atol=tolerance, err_msg=witness)
         else:
             same = np.array_equal(x, y, equal_nan=np.asarray(y).dtype.kind == "f")
             assert same, f"{witness} differs at {np.argwhere(np.asarray(x) != y)[:4].tolist()}"

@@ -41,8 +41,9 @@ def plain_offsets(buffer: BufferLayout, places: Integers) -> Integers:
     """Return the byte of each element in a slot, before the swizzle; `places` are (n, axes)."""
     chunk, column = np.divmod(places[:, buffer.order[0]], buffer.chunk_elements)
     row = sum((places[:, a] * s for a, s in buffer.row_strides.items()), np.zeros_like(column))
-    offset: Integers = chunk * buffer.chunk_bytes + row * buffer.row_bytes
-    return offset + column * buffer.dtype.bytes
+    offset: Integers
+    offset = chunk * buffer.chunk_bytes + row * buffer.row_bytes + column * buffer.dtype.bytes
+    return offset
 
 
 def _swizzled(buffer: BufferLayout, offsets: Integers) -> Integers:

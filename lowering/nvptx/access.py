@@ -191,8 +191,9 @@ class SharedWindow:
         threads = np.zeros((self.layout.thread_count, len(self.buffer.shape)), np.int64)
         threads[:, kept] = self.layout.bases * steps
         registers = np.zeros((self.layout.register_count, len(self.buffer.shape)), np.int64)
-        registers += [start.constant for start in starts] or 0
-        registers[:, kept] += np.reshape(self.layout.offsets, registers[:, kept].shape) * steps
+        registers += np.array([start.constant for start in starts], np.int64)
+        offsets = np.array(self.layout.offsets, np.int64).reshape(registers[:, kept].shape)
+        registers[:, kept] += offsets * np.array(steps, np.int64)
         return split_offsets(self.buffer, threads, registers)
 
     def _step(self, axis: int) -> int:

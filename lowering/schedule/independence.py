@@ -65,6 +65,7 @@ class _Analysis:
     def is_independent(self, axis: int) -> bool:
         if not self._carries_nothing(axis):
             return False
+        pairs: list[tuple[ops.Window, ops.Window]]
         pairs = [*combinations_with_replacement(self.stores, 2)]
         pairs += [(load, store) for load in self.loads for store in self.stores]
         return all(self._disjoint(axis, a, b) for a, b in pairs if a.ref is b.ref)
@@ -116,8 +117,9 @@ def _guards(block: Block, conditions: tuple[Value, ...]) -> Iterator[tuple[Op, t
     for op in block.ops:
         yield op, conditions
         for region in op.regions:
-            is_then = isinstance(op, ops.If) and region is op.then
-            inner = (*conditions, op.condition) if is_then else conditions
+            inner = conditions
+            if isinstance(op, ops.If) and region is op.then:
+                inner = (*conditions, op.condition)
             yield from _guards(region, inner)
 
 

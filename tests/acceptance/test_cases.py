@@ -4,17 +4,13 @@ The numbers are those of the list of cases. Tests of a case that stand elsewhere
 `lowering/schedule/test_trip_counts.py`, 13 in `test_protocol.py`, 16 in `runtime/test_large.py`.
 """
 
-# mypy: disable-error-code="valid-type,type-arg,name-defined,var-annotated"
-# mypy: disable-error-code="no-untyped-def,no-untyped-call"
-# Kernels unpack all dims of a shape and use some.
-# ruff: noqa: RUF059
-
 from __future__ import annotations
 
 import importlib.util
 import linecache
 import textwrap
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -82,7 +78,7 @@ def test_1_every_short_trip_count_copies_every_row(stages: int, counted: str) ->
         x = whole(steps, 40)
         found = agree(
             copied,
-            lambda x=x: (x,),
+            partial(tuple, [x]),
             targets=ONE,
             emulate=steps in (1, stages + 1),
             S=stages,

@@ -1,10 +1,5 @@
 """Small kernels of the kind that people write, on every witness, against NumPy."""
 
-# mypy: disable-error-code="valid-type,type-arg,name-defined,var-annotated"
-# Kernels unpack all dims of a shape and use some.
-# ruff: noqa: RUF059
-# mypy: disable-error-code="no-untyped-def,no-untyped-call"
-
 from __future__ import annotations
 
 import math
@@ -106,13 +101,15 @@ def online_softmax(x: In[f32, "M N"], o: Out[f32, "M N"], *, bn=32):
 
 
 def softmaxed(x: Array) -> Array:
-    e = np.exp(x - x.max(1, keepdims=True))
-    return e / e.sum(1, keepdims=True)
+    e: Array = np.exp(x - x.max(1, keepdims=True))
+    e /= e.sum(1, keepdims=True)
+    return e
 
 
 def normed(x: Array, g: Array, b: Array) -> Array:
-    d = x - x.mean(1, keepdims=True)
-    return d / np.sqrt((d * d).mean(1, keepdims=True) + 1e-5) * g + b
+    d: Array = x - x.mean(1, keepdims=True)
+    d /= np.sqrt((d * d).mean(1, keepdims=True) + 1e-5)
+    return np.add(d * g, b, dtype=x.dtype)
 
 
 @pytest.mark.parametrize("shape", [(1, 1), (5, 100), (8, 128)], ids=str)
@@ -136,7 +133,7 @@ def test_normalised_rows(shape: tuple[int, int]) -> None:
 
 
 @kernel
-def reductions(  # noqa: PLR0917
+def reductions(
     x: In[f32, "M N"],
     rows: Out[f32, "M"],
     columns: Out[f32, "N"],

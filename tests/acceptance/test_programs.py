@@ -1,10 +1,5 @@
 """Control flow, Python around kernel values, and signatures, on every witness."""
 
-# mypy: disable-error-code="valid-type,type-arg,name-defined,var-annotated"
-# Kernels unpack all dims of a shape and use some.
-# ruff: noqa: RUF059
-# mypy: disable-error-code="no-untyped-def,no-untyped-call"
-
 from __future__ import annotations
 
 import dataclasses

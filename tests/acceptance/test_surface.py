@@ -1,10 +1,5 @@
 """The acceptance behaviours of the explicit level and of pipelines: 1 to 6, 8, 12 and 13."""
 
-# mypy: disable-error-code="valid-type,type-arg,name-defined,var-annotated"
-# Kernels unpack all dims of a shape and use some.
-# ruff: noqa: RUF059
-# mypy: disable-error-code="no-untyped-def,no-untyped-call"
-
 from __future__ import annotations
 
 from typing import Any

@@ -1,8 +1,6 @@
 """What a kernel's parameters take, which argument is which, and shapes against annotations."""
 
 # Annotations of kernels are arrays, which a type checker takes for no types.
-# mypy: disable-error-code="valid-type,type-arg,name-defined,var-annotated"
-# mypy: disable-error-code="no-untyped-def,no-untyped-call"
 
 from __future__ import annotations
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 # Annotations of kernels are arrays, which a type checker takes for no types.
-# mypy: disable-error-code="valid-type,type-arg,name-defined,var-annotated"
-# mypy: disable-error-code="no-untyped-def,no-untyped-call,attr-defined"
 import math
 from typing import Any
 

@@ -23,7 +23,7 @@ from astdsl.runtime.artifact import Artifact
 from astdsl.runtime.classes import Geometry
 from astdsl.runtime.devices import Emulator
 from astdsl.runtime.host import compile_host
-from astdsl.runtime.launch import Argument
+from astdsl.runtime.launch import Argument, Counts
 from tests.pipelines import PRODUCT, Case
 from tests.strategies import module_arguments, modules, pipeline_cases
 
@@ -97,10 +97,16 @@ def emulate(module: Module, target: str, given: list[Any]) -> None:
     for param, value in zip(module.params, given, strict=True):
         if param.initial is not None:
             value[...] = param.initial
-    grid = compile_host(compiled.plan.grid)(shapes, given)
+    grids, *scratch = (
+        tuple(int(compile_host(n)(shapes, given)) for n in row)
+        for row in (
+            [e.grid for e in compiled.plan.entries],
+            *(s.shape for s in compiled.plan.scratch),
+        )
+    )
     addresses = [v.ctypes.data if isinstance(v, np.ndarray) else v for v in given]
-    if grid:
-        Emulator().load(artifact, arguments)(grid, addresses, given)
+    if any(grids):
+        Emulator().load(artifact, arguments)(Counts(grids, tuple(scratch)), addresses, given)
 
 
 def argument(index: int, param: Param, value: Any) -> Argument:

@@ -142,9 +142,9 @@ def _multiply_wgmma(emitter: Emitter, op: ops.MatrixMultiply) -> None:
     for block, first, width, k in operands.instructions(blocks, columns):
         moves = (operands.a.units(block * WGMMA_ROWS, k), operands.b.units(first, k))
         steps.append(wgmma.Step((block * columns + first) // 2, width, *moves, k > 0))
-        for side, start, move in zip("ab", (a, b), moves, strict=True):
-            if f"{side}{move}" not in values:
-                values[f"{side}{move}"] = builder.add(start, i64(move))
+        for side, start, units in zip("ab", (a, b), moves, strict=True):
+            if f"{side}{units}" not in values:
+                values[f"{side}{units}"] = builder.add(start, i64(units))
     row = wgmma.product(
         tuple(steps),
         operands.dtype.name,

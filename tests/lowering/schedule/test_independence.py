@@ -1,8 +1,5 @@
 """Which axes of an outermost pipeline become blocks."""
 
-# mypy: disable-error-code="valid-type,type-arg,name-defined,var-annotated"
-# mypy: disable-error-code="no-untyped-def,no-untyped-call"
-
 from __future__ import annotations
 
 import re
@@ -26,7 +23,7 @@ def blocks(lowered: Any) -> str:
 
 
 def inner_loops(lowered: Any) -> int:
-    return lowered.schedule.split("} body(%block")[1].count('name="steady"')
+    return int(lowered.schedule.split("} body(%block")[1].count('name="steady"'))
 
 
 @kernel

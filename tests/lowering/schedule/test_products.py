@@ -1,8 +1,5 @@
 """Matrix products in pipelines: layouts, transpositions, extents, ragged edges, stages."""
 
-# mypy: disable-error-code="valid-type,type-arg,name-defined,var-annotated"
-# mypy: disable-error-code="no-untyped-def,no-untyped-call"
-
 from __future__ import annotations
 
 from typing import Any

@@ -1,8 +1,5 @@
 """Windows that stand still while others move are copied once, and written once."""
 
-# mypy: disable-error-code="valid-type,type-arg,name-defined,var-annotated"
-# mypy: disable-error-code="no-untyped-def,no-untyped-call"
-
 from __future__ import annotations
 
 from typing import Any

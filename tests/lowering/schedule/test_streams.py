@@ -1,8 +1,5 @@
 """Tiles too large for the registers: streamed where they are only combined elementwise."""
 
-# mypy: disable-error-code="valid-type,type-arg,name-defined,var-annotated"
-# mypy: disable-error-code="no-untyped-def,no-untyped-call"
-
 from __future__ import annotations
 
 from typing import Any
