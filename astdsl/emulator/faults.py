@@ -9,7 +9,9 @@ from __future__ import annotations
 KernelLine = tuple[str, int, int]
 
 _FENCE = "what threads wrote is seen by asynchronous work after a proxy fence (`commit_smem()`)"
-_MBARRIER = "count the arrivals and bytes of each phase: one `barrier_wait` for each completed phase"
+_MBARRIER = (
+    "count the arrivals and bytes of each phase: one `barrier_wait` for each completed phase"
+)
 _COPY = "the box, strides and addresses of a copy obey PTX ISA section 5.5 (multiples of 16 bytes)"
 _PRODUCT = "commit and wait for a product before its registers or its buffers are used again"
 _TENSOR = "allocate, use and free tensor memory in the order of PTX ISA section 9.7.16"
@@ -31,7 +33,7 @@ HELP = {
     "E220": "keep windows inside the array: a load or store under a guard, or a larger array",
     "E221": "an access of n bytes starts at a multiple of n",
     "E222": "annotate the parameter as `InOut` or `Out` to write it",
-    "E230": "write it before it is read: an initial value (`Out[f32, \"M N\", 0]`), `InOut`, or a "
+    "E230": 'write it before it is read: an initial value (`Out[f32, "M N", 0]`), `InOut`, or a '
     "wait for the copy that fills it",
     "E231": "write it, or wait for the copy that fills it, before asynchronous work reads it",
     "E232": "order the two accesses by a barrier, or let one thread do both",

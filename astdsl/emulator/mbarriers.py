@@ -278,9 +278,7 @@ class Mbarriers:
             self._seen[blocks, columns] = False
             self.version += 1
 
-    def _note(
-        self, where: tuple[Index, Index], complete: NDArray[np.bool_]
-    ) -> NDArray[np.bool_]:
+    def _note(self, where: tuple[Index, Index], complete: NDArray[np.bool_]) -> NDArray[np.bool_]:
         self._seen[where[0][complete], where[1][complete]] = True
         return complete
 

@@ -92,9 +92,7 @@ class OpenProduct:
 def tile_at(address: int, rows: int, columns: int) -> TensorTile:
     """Return the cells of `rows` rows at an address; raises `FormatError` for a wrong lane."""
     first = address & COLUMN_MASK
-    return TensorTile(
-        accumulator_lanes(rows, address >> LANE_SHIFT), slice(first, first + columns)
-    )
+    return TensorTile(accumulator_lanes(rows, address >> LANE_SHIFT), slice(first, first + columns))
 
 
 def cells_of(blocks: Array, tile: TensorTile) -> Cells:

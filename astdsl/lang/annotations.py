@@ -55,8 +55,10 @@ class Dim:
     @property
     def names(self) -> tuple[str, ...]:
         """The names that the dim is made of, in order."""
-        return tuple(_names(ast.parse(self.text, mode="eval"))) if self.is_expression else (
-            (self.name,) if self.name else ()
+        return (
+            tuple(_names(ast.parse(self.text, mode="eval")))
+            if self.is_expression
+            else ((self.name,) if self.name else ())
         )
 
 

@@ -305,4 +305,3 @@ def astype(x: object, dtype: object) -> Tile:
     gives 0; integers truncate or extend; to bool is `x != 0`.
     """
     return cast(x, dtype)
-

@@ -215,9 +215,7 @@ class Launch:
             return objects[self._outputs[0]]
         return tuple(objects[o] for o in self._outputs) if self._outputs else None
 
-    def _launch_staged(
-        self, counts: Counts, values: Sequence[Any], arrays: Sequence[Any]
-    ) -> None:
+    def _launch_staged(self, counts: Counts, values: Sequence[Any], arrays: Sequence[Any]) -> None:
         values, copies = list(values), list(arrays)
         for position, argument in self._staged:
             copies[position] = np.array(array_of(arrays[position]), order="C", copy=True)

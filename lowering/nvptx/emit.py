@@ -109,9 +109,7 @@ class _Launch:
         self.threads = launch.warpgroups * target.threads_per_warpgroup
         self.shared = plan_shared(self.program, target)
 
-    def emit(
-        self, llvm: LlvmModule, name: str, host: HostExpressions
-    ) -> tuple[Entry, SharedPlan]:
+    def emit(self, llvm: LlvmModule, name: str, host: HostExpressions) -> tuple[Entry, SharedPlan]:
         """Write the entry `name`."""
         program, threads, target = self.program, self.threads, self.target
         given = [param.value for param in self.params]

@@ -44,7 +44,9 @@ def form_launches(module: Module) -> Module:
     of_the_call = [op for op in module.body.ops if isinstance(op, OF_THE_CALL)]
     body = [op for op in module.body.ops if not isinstance(op, OF_THE_CALL)]
     host = _known_on_host(body)
-    _require_known_extents(of_the_call, {*module.body.args, *(v for op in host for v in op.results)})
+    _require_known_extents(
+        of_the_call, {*module.body.args, *(v for op in host for v in op.results)}
+    )
     launches = _Launches(module, body, Forms(module.body))
     made = [launches.make(segment) for segment in launches.segments]
     every = (*host, *of_the_call, *launches.scratch.values(), *made)

@@ -99,8 +99,7 @@ def traced(body: Callable[..., None], *arguments: Argument) -> Module:
     builder = Builder(values)
     with tracing(Trace(builder, locate)):
         refs = [
-            parameter_ref(v, v.hint, a.role, a.dims)
-            for v, a in zip(values, arguments, strict=True)
+            parameter_ref(v, v.hint, a.role, a.dims) for v, a in zip(values, arguments, strict=True)
         ]
         body(*refs)
     params = tuple(

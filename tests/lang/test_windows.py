@@ -52,9 +52,7 @@ def read(window: Any, data: Any = DATA, static: bool = True) -> Any:
 @settings(max_examples=60)
 @for_all(windows(), windows(), st.booleans())
 def test_a_window_reads_zeros_outside(row: Any, column: Any, static: bool) -> None:
-    wanted = padded(DATA)[
-        tuple(slice(PAD + s, PAD + s + n * k, k) for s, n, k in (row, column))
-    ]
+    wanted = padded(DATA)[tuple(slice(PAD + s, PAD + s + n * k, k) for s, n, k in (row, column))]
     key = tuple(astdsl.ds(*w) for w in (row, column))
     assert np.array_equal(read(lambda x: x[key], static=static), wanted)
 
@@ -80,6 +78,7 @@ def test_a_view_of_a_view_is_numpys(data: st.DataObject) -> None:
         key = tuple(data.draw(inner_items(extent)) for extent in shown.shape)
         keys.append(key)
         shown = shown[key]
+
     def window(x: Ref) -> Any:
         for key in keys:
             x = x.at[key]

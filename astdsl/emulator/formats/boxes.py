@@ -88,9 +88,7 @@ def _inside(m: TensorMap, corner: NDArray[np.int64], unit_elements: int) -> NDAr
     return total
 
 
-def box_units(
-    m: TensorMap, corner: NDArray[np.int64], *, by_element: bool = False
-) -> BoxUnits:
+def box_units(m: TensorMap, corner: NDArray[np.int64], *, by_element: bool = False) -> BoxUnits:
     """Cut the boxes whose corners (elements, [n, rank]) are given into units.
 
     A unit is 16 bytes when no box begins or ends inside one, else (or `by_element`) one element.

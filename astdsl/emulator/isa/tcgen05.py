@@ -162,8 +162,6 @@ def prepare_commit(ops: Operands) -> Execute:
                 m.guard.complete_mbarrier(rows, offsets)
 
         place_text = m.place_text(pc)
-        m.asynchronous.issue(
-            Operation(perform, "tcgen05.commit", place_text, ORDER, signals=True)
-        )
+        m.asynchronous.issue(Operation(perform, "tcgen05.commit", place_text, ORDER, signals=True))
 
     return execute

@@ -234,9 +234,7 @@ class _Run:
         _require_aligned(m, lanes, starts, _BULK_ALIGN_BYTES, "a bulk copy's shared address")
         addresses = sources[:, None] + np.arange(0, size, unit_bytes)
         units = _place(starts, size, unit_bytes, Swizzle.NONE)
-        return Transfer(
-            m, lanes, what, unit_bytes, addresses, None, rows, starts, size, units
-        )
+        return Transfer(m, lanes, what, unit_bytes, addresses, None, rows, starts, size, units)
 
 
 _LINEAR = ("async", "bulk", "global", "shared::cta", "shared::cluster", "L2::cache_hint")

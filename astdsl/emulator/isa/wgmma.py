@@ -128,9 +128,7 @@ class _Instruction:
         wanted = self.kind.n // (2 * self.kind.d_parts)
         if len(self.d) != wanted:
             raise ops.refuse(f"D of m64n{self.kind.n} has {wanted} registers, not {len(self.d)}")
-        self.a_registers = (
-            tuple(ops.place(e) for e in a.elements) if isinstance(a, Vector) else ()
-        )
+        self.a_registers = tuple(ops.place(e) for e in a.elements) if isinstance(a, Vector) else ()
         if isinstance(a, Vector) and len(a.elements) != 4:
             raise ops.refuse("A in registers has four of them")
         self.a = None if self.a_registers else ops.source(a, "b64")
