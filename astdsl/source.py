@@ -1,7 +1,7 @@
 """Where a piece of a kernel stands in its source: spans, and excerpts with carets.
 
-Invariant: a span's columns are UTF-8 byte offsets, as `ast` and `co_positions` give them; they become
-display columns only when an excerpt is drawn.
+Invariant: a span's columns are UTF-8 byte offsets, as `ast` and `co_positions` give them; they
+become display columns only when an excerpt is drawn.
 """
 
 from __future__ import annotations

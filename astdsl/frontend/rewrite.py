@@ -266,9 +266,8 @@ def _changed(node: ast.AST) -> ast.AST | None:
     """Return the target of a store, or the method that `__call__(object.method, ...)` calls."""
     if isinstance(node, ast.Attribute | ast.Subscript) and isinstance(node.ctx, ast.Store):
         return node
-    is_call = isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.args
-    if is_call and node.func.id == "__call__":
-        return node.args[0]
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.args:
+        return node.args[0] if node.func.id == "__call__" else None
     return None
 
 

@@ -103,7 +103,7 @@ class Check:
 
 @dataclass(frozen=True, slots=True)
 class Scratch:
-    """Memory of one call, unwritten at first: the parameter after the kernel's own and earlier ones.
+    """Memory of one call, unwritten at first: the parameter after the kernel's and earlier ones.
 
     Rows are padded to 16 bytes, so that TMA can describe it; the base is aligned to 16 bytes.
     """

@@ -71,7 +71,7 @@ def _require_known_extents(of_the_call: Iterable[Op], known: set[Value]) -> None
             raise UnsupportedFeature(
                 "the extents of `GMEM` must be known on the host",
                 (op.span, "an extent that memory holds"),
-                help="compute it from shapes, scalars and constants, or allocate the most it can be",
+                help="compute it from shapes, scalars and constants, or allocate its largest size",
             )
 
 
