@@ -95,8 +95,8 @@ def wrong(x: In[f32, "M N"], o: Out[f32, "M N"], *, b=64):
 def wrong(x: In[f32, "M N"], y: In[f32, "M N"], o: Out[f32, "M N"]):
     M, N = x.shape
     with pipeline(cdiv(N, 128)) as j:
-        with pipeline(cdiv(M, 128), stages=4) as i:
-            block = tile(i, 128), tile(j, 128)
+        with pipeline(cdiv(M, 64), stages=4) as i:
+            block = tile(i, 64), tile(j, 128)
             o[block] = x[block] + y[block]
 """,
         (np.ones((256, 256), np.float32), np.ones((256, 256), np.float32)),
