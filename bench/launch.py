@@ -1,8 +1,8 @@
 """Time a call of a compiled kernel up to the driver: 5 NumPy arrays that were seen before.
 
 The device is a stub that does nothing, so what is timed is all that a call does on the host: which
-argument is which, its class, aliases, whether what the trace read is still valid. Figure: at most
-20 us. Run it on an idle machine: `python bench/launch.py`.
+argument is which, its class, aliases, whether what the trace read is still valid. Run it on an idle
+machine: `python -m bench.launch`.
 """
 
 # Annotations of kernels are arrays, which a type checker takes for no types.
@@ -10,7 +10,6 @@ argument is which, its class, aliases, whether what the trace read is still vali
 from __future__ import annotations
 
 import sys
-import timeit
 from collections.abc import Sequence
 from typing import Any
 
@@ -20,9 +19,10 @@ from astdsl import In, Out, f32, kernel
 from astdsl.runtime import devices
 from astdsl.runtime.artifact import Artifact
 from astdsl.runtime.launch import Argument, Counts, Launcher
+from bench import common
 
 LIMIT_US = 20.0
-CALLS, REPEATS = 5000, 5
+CALLS = 5000
 SHAPE = (64, 64)
 
 
@@ -60,21 +60,34 @@ class Stub:
         return launch
 
 
-def seconds_per_call(*, omitted: bool) -> float:
+def call_us(repeats: int, *, omitted: bool) -> float:
     """Return the least time of a call, with the output passed or allocated."""
     arrays = [np.zeros(SHAPE, np.float32) for _ in range(4 if omitted else 5)]
     placed = add4.on("stub")
-    placed(*arrays)
-    return min(timeit.repeat(lambda: placed(*arrays), number=CALLS, repeat=REPEATS)) / CALLS
+
+    def call_often() -> None:
+        for _ in range(CALLS):
+            placed(*arrays)
+
+    return common.least(call_often, repeats) / CALLS * 1e6
 
 
-def main() -> int:
+def figures(repeats: int) -> list[common.Figure]:
+    """Return the times of a call up to the driver."""
     devices.DEVICES["stub"] = Stub()
-    passed = seconds_per_call(omitted=False) * 1e6
-    allocated = seconds_per_call(omitted=True) * 1e6
-    print(f"call, 5 arrays: {passed:.1f} us of at most {LIMIT_US:.0f} ({passed / LIMIT_US:.2f})")
-    print(f"call, 4 arrays and an allocated output: {allocated:.1f} us")
-    return 0 if passed <= LIMIT_US else 1
+    try:
+        passed, allocated = (call_us(repeats, omitted=omitted) for omitted in (False, True))
+    finally:
+        del devices.DEVICES["stub"]
+    return [
+        common.Figure("call, 5 arrays seen before", passed, "us", LIMIT_US),
+        common.Figure("call, 4 arrays and an allocated output", allocated, "us"),
+    ]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    chosen = common.options(__doc__).parse_args(arguments)
+    return common.show(figures(chosen.repeats), as_json=chosen.json)
 
 
 if __name__ == "__main__":

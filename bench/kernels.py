@@ -1,0 +1,25 @@
+"""The kernels that are measured, as plain functions: each measurement makes its own `Kernel`."""
+
+# Annotations of kernels are arrays, which a type checker takes for no types.
+# mypy: disable-error-code="valid-type,type-arg,name-defined,var-annotated"
+# mypy: disable-error-code="no-untyped-def,no-untyped-call"
+
+from __future__ import annotations
+
+from astdsl import In, Out, cdiv, f16, f32, pipeline, tile, zeros
+
+
+def add(x: In[f32, "M N"], y: In[f32, "M N"], o: Out[f32, "M N"], *, bm=64, bn=64):
+    M, N = x.shape
+    with pipeline(cdiv(M, bm), cdiv(N, bn)) as (i, j):
+        o[tile(i, bm), tile(j, bn)] = x[tile(i, bm), tile(j, bn)] + y[tile(i, bm), tile(j, bn)]
+
+
+def matmul(a: In[f16, "M K"], b: In[f16, "K N"], c: Out[f32, "M N"], *, bm=128, bn=128, bk=64):
+    M, K = a.shape
+    _, N = b.shape
+    with pipeline(cdiv(M, bm), cdiv(N, bn)) as (i, j):
+        acc = zeros((bm, bn), f32)
+        with pipeline(cdiv(K, bk), stages=4) as k:
+            acc += a[tile(i, bm), tile(k, bk)] @ b[tile(k, bk), tile(j, bn)]
+        c[tile(i, bm), tile(j, bn)] = acc

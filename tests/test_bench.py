@@ -1,0 +1,65 @@
+"""Every script of bench/ runs and prints its table; what the numbers are is not looked at."""
+
+import json
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+from bench.common import Figure, show
+from bench.machine_code import loop_with
+
+BENCH = Path(__file__).resolve().parent.parent / "bench"
+QUICK = ["--repeats", "1"]
+
+# Arguments with which a script is quick; every script has a row.
+SCRIPTS = {
+    "imports": QUICK,
+    "compiling": QUICK,
+    "emulating": [*QUICK, "--size", "64"],
+    "launch": QUICK,
+    "machine_code": QUICK,
+}
+PARTS = {"common", "kernels", "peers", "triton_kernels"}
+
+
+def test_every_script_is_run() -> None:
+    assert {path.stem for path in BENCH.glob("*.py")} == {*SCRIPTS, *PARTS}
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_a_script_prints_its_figures(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    import_module(f"bench.{name}").main([*SCRIPTS[name], "--json"])
+    printed = json.loads(capsys.readouterr().out)
+    assert {"processors", "load", "python", "reference_loop_ms"} == printed["machine"].keys()
+    assert any(figure["at_most"] is not None for figure in printed["figures"])
+    assert all(figure["value"] >= 0 for figure in printed["figures"])
+
+
+def test_a_table_has_the_ratio_to_the_limit(capsys: pytest.CaptureFixture[str]) -> None:
+    assert show([Figure("a call", 10, "us", 20), Figure("told", 3, "us")], as_json=False) == 0
+    assert capsys.readouterr().out.splitlines()[1].split() == [
+        "a",
+        "call",
+        "10",
+        "us",
+        "20",
+        "0.50",
+    ]
+    assert show([Figure("a call", 21, "us", 20)], as_json=False) == 1
+
+
+def test_the_smallest_loop_around_an_instruction_is_counted() -> None:
+    sass = """
+.L_x_0:
+        /*0000*/                   MOV R1, R2 ;
+.L_x_1:
+        /*0010*/                   HGMMA.64x128x16.F32 R88, gdesc[UR12], R88 ;
+        /*0020*/              @!P0 BRA `(.L_x_1) ;
+        /*0030*/               @P1 BRA `(.L_x_0) ;
+        /*0040*/               @P1 BRA `(.L_x_2) ;
+.L_x_2:
+        /*0050*/                   EXIT ;
+"""
+    assert loop_with("HGMMA", sass) == 2
+    assert loop_with("MOV", sass) == 4
