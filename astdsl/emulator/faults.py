@@ -57,8 +57,8 @@ class DeviceFault(Exception):
     """A program did what the hardware forbids, or what the emulator does not model.
 
     `code` is stable (`E2xx`), `kernel_line` is (file, line, column) from `.loc`, `ptx_line` counts
-    from 1, `block` is the (x, y, z) index in the grid, `warp` the warp's number in the block; `help`
-    says what to do, by default what its code's row of `HELP` says.
+    from 1, `block` is the (x, y, z) index in the grid, `warp` the warp's number in the block;
+    `help` says what to do, by default what its code's row of `HELP` says.
     """
 
     def __init__(

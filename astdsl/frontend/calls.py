@@ -13,7 +13,8 @@ from collections.abc import Callable
 from types import BuiltinFunctionType, FunctionType, GeneratorType, MethodType
 from typing import Any
 
-from astdsl.errors import TypeMismatch, UnsupportedFeature, UnsupportedSyntax
+from astdsl.errors import TypeMismatch, UnsupportedSyntax
+from astdsl.frontend.inline import inlined
 from astdsl.frontend.library import is_library, module_of
 from astdsl.frontend.session import Session
 from astdsl.lang.builtins import MEANINGS
@@ -165,15 +166,10 @@ def _class(session: Session, kind: Any, kernel: bool) -> Any:
 
 
 def _object(session: Session, value: Any, kernel: bool) -> Any:
-    """Return an object, or its `__call__` rewritten, if the user wrote it."""
+    """Return an object, or its `__call__` rewritten, if the user wrote it; a kernel is inlined."""
     kind = type(value)
     if kind.__module__ == "astdsl.kernel":
-        raise fault(
-            UnsupportedFeature,
-            f"the kernel `{getattr(value, '__name__', '?')}` is called in a kernel, which this "
-            "version does not inline",
-            help="write the shared part as a plain function: it is rewritten where it is called",
-        )
+        return inlined(session, value)
     method = kind.__dict__.get("__call__")
     if type(method) is not FunctionType or is_library(kind):
         return value

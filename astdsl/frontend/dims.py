@@ -63,7 +63,7 @@ def fit(
     fixed = {name: origin.extent for name, origin in known.items()}
     present = [p for p in params if p.name in arrays]
     for p in present:
-        _check_dtype(p, arrays[p.name].dtype)
+        check_dtype(p, arrays[p.name].dtype)
         _unify(p, arrays[p.name].shape, known)
     extents = {name: origin.extent for name, origin in known.items()}
     for p in present:
@@ -81,7 +81,7 @@ def fit(
         shapes=shapes,
         dtypes=dtypes,
         static={p.name: _static(p, ranks[p.name], fixed) for p in both},
-        names={p.name: tuple(d.name for d in _dims(p, ranks[p.name])) for p in both},
+        names={p.name: tuple(d.name for d in dims_of(p, ranks[p.name])) for p in both},
     )
 
 
@@ -94,7 +94,8 @@ def _spec(p: Parameter) -> ArraySpec:
     return p.spec
 
 
-def _check_dtype(p: Parameter, dtype: DType) -> None:
+def check_dtype(p: Parameter, dtype: DType) -> None:
+    """Refuse an array of a dtype that the annotation does not allow. Raises BadArgument."""
     allowed = _spec(p).dtypes or SUPPORTED
     if not any(_holds(want, dtype) for want in allowed):
         *others, last = (d.name for d in allowed)
@@ -133,8 +134,7 @@ def _computed_dtype(p: Parameter, first: DType | None) -> DType:
 
 def _unify(p: Parameter, shape: Sequence[int], known: dict[str, _Origin]) -> None:
     """Match the rank, the integers and the names of one array, learning new names."""
-    _check_rank(p, len(shape))
-    for axis, (dim, extent) in enumerate(zip(_dims(p, len(shape)), shape, strict=True)):
+    for axis, (dim, extent) in enumerate(zip(dims_of(p, len(shape)), shape, strict=True)):
         if dim.extent is not None and dim.extent != extent:
             raise BadArgument(
                 f"axis {axis} of `{p.name}` has {extent} elements, and its annotation says "
@@ -173,8 +173,8 @@ def _check_rank(p: Parameter, rank: int) -> None:
 
 
 def _check_expressions(p: Parameter, shape: Sequence[int], extents: Mapping[str, int]) -> None:
-    for axis, (dim, extent) in enumerate(zip(_dims(p, len(shape)), shape, strict=True)):
-        wanted = _value(p, dim, extents)
+    for axis, (dim, extent) in enumerate(zip(dims_of(p, len(shape)), shape, strict=True)):
+        wanted = evaluated(p, dim, extents)
         if dim.is_expression and wanted is not None and wanted != extent:
             raise BadArgument(
                 f"axis {axis} of `{p.name}` has {extent} elements, and `{dim.text}` is {wanted}",
@@ -194,7 +194,7 @@ def _computed_shape(p: Parameter, extents: Mapping[str, int]) -> tuple[int, ...]
         )
     shape = []
     for dim in spec.dims:
-        extent = _value(p, dim, extents)
+        extent = evaluated(p, dim, extents)
         if extent is None or extent < 0:
             why = "no argument settles it" if extent is None else f"it is {extent}"
             raise BadArgument(
@@ -208,17 +208,21 @@ def _computed_shape(p: Parameter, extents: Mapping[str, int]) -> tuple[int, ...]
 
 def _static(p: Parameter, rank: int, fixed: Mapping[str, int]) -> tuple[int | None, ...]:
     """Return the extents that the annotation and constants alone fix."""
-    return tuple(_value(p, dim, fixed) for dim in _dims(p, rank))
+    return tuple(evaluated(p, dim, fixed) for dim in dims_of(p, rank))
 
 
-def _dims(p: Parameter, rank: int) -> tuple[Dim, ...]:
-    """Return a dim for each axis; axes that the annotation says nothing of may be anything."""
+def dims_of(p: Parameter, rank: int) -> tuple[Dim, ...]:
+    """Return a dim for each axis; axes that the annotation says nothing of may be anything.
+
+    Raises BadArgument for a rank that the annotation does not allow.
+    """
+    _check_rank(p, rank)
     dims = _spec(p).dims or ()
     return (Dim(ANYTHING),) * (rank - len(dims)) + dims
 
 
-def _value(p: Parameter, dim: Dim, extents: Mapping[str, int]) -> int | None:
-    """Return what a dim must be, None where `extents` do not settle it."""
+def evaluated(p: Parameter, dim: Dim, extents: Mapping[str, Any]) -> Any:
+    """Return what a dim must be, None where `extents` (numbers, kernel integers) settle it not."""
     if dim.extent is not None:
         return dim.extent
     if dim.is_anything or any(name not in extents for name in dim.names):

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
-from astdsl.errors import NotConstant, TypeMismatch, UnsupportedFeature, UnsupportedSyntax
+from astdsl.errors import NotConstant, TypeMismatch, UnsupportedSyntax
 from astdsl.ir.dtypes import i32
 from tests.frontend.tracing import agrees, array, error_of, on_numbers
 
@@ -179,21 +179,6 @@ def test_a_comprehension_over_a_kernel_range_is_refused() -> None:
         o[0] = max([k + 1 for k in range(n)], default=0)
 
     assert isinstance(error_of(kernel, n=i32, o=array(4)), NotConstant)
-
-
-def test_a_kernel_called_in_a_kernel_is_refused_by_name() -> None:
-    from astdsl import kernel as decorate  # noqa: PLC0415
-
-    @decorate
-    def inner(n: Any, o: Any) -> None:
-        o[0] = n
-
-    def outer(n: Any, o: Any) -> None:
-        inner(n, o)
-
-    error = error_of(outer, n=i32, o=array(4))
-    assert isinstance(error, UnsupportedFeature)
-    assert "`inner`" in error.message
 
 
 def test_an_exception_of_a_helper_passes_through() -> None:
