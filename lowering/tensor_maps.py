@@ -18,11 +18,12 @@ from astdsl.ir.types import RefType
 from astdsl.lowering.layout.shared import (
     PLAIN_ALIGN_BYTES,
     TMA_BOX_LIMIT_ELEMENTS,
+    TMA_ROW_MULTIPLE_BYTES,
     BufferLayout,
+    buffer_layout,
 )
 
 MAX_RANK = 5
-INNER_BOX_MULTIPLE_BYTES = 16
 MOST_PIECES = 64
 
 
@@ -54,9 +55,21 @@ def why_not(ref: RefType, sizes: tuple[int, ...], steps: tuple[int, ...]) -> str
     if ref.dtype.bits % 8:
         return f"{ref.dtype.name} has no whole byte size"
     contiguous = contiguous_axis(ref)
-    if sizes[contiguous] * ref.dtype.bytes % INNER_BOX_MULTIPLE_BYTES:
+    if sizes[contiguous] * ref.dtype.bytes % TMA_ROW_MULTIPLE_BYTES:
         return "a row of the window is not a multiple of 16 bytes"
-    return ""
+    return _too_many_boxes(ref, sizes, contiguous)
+
+
+def _too_many_boxes(ref: RefType, sizes: tuple[int, ...], contiguous: int) -> str:
+    axes = (contiguous, *(a for a in reversed(range(ref.rank)) if a != contiguous))
+    extents = tuple(sizes[a] for a in axes)
+    order = tuple(range(ref.rank))
+    layout = buffer_layout(extents, ref.dtype, order)
+    box = _box(list(extents), layout, ref.rank)
+    if max(box) > TMA_BOX_LIMIT_ELEMENTS:
+        return "a row of the window cannot be cut into boxes"
+    counts = (-(-extent // side) for extent, side in zip(extents, box, strict=True))
+    return "the window takes too many boxes" if math.prod(counts) > MOST_PIECES else ""
 
 
 def contiguous_axis(ref: RefType) -> int:
@@ -92,9 +105,20 @@ def _box(extents: list[int], layout: BufferLayout, kept: int) -> list[int]:
     box = [layout.chunk_elements]
     dense = True
     for k in range(1, len(extents)):
-        fits = extents[k] <= TMA_BOX_LIMIT_ELEMENTS
-        side = extents[k] if fits else math.gcd(extents[k], TMA_BOX_LIMIT_ELEMENTS)
+        side = _rows(extents[k], layout.row_bytes)
         box.append(side if dense else 1)
         allocated = layout.allocated[layout.order[k]] if k < kept else 1
         dense = dense and side == allocated
     return box
+
+
+def _rows(extent: int, row_bytes: int) -> int:
+    """Return the most rows that a box can have, so that the next one starts aligned."""
+    if extent <= TMA_BOX_LIMIT_ELEMENTS:
+        return extent
+    fits = (
+        n
+        for n in range(TMA_BOX_LIMIT_ELEMENTS, 0, -1)
+        if extent % n == 0 and n * row_bytes % PLAIN_ALIGN_BYTES == 0
+    )
+    return next(fits, 1)

@@ -23,6 +23,7 @@ BUFFER_ALIGN_BYTES = 1024
 PLAIN_ALIGN_BYTES = 128
 BARRIER_BYTES = 8
 TMA_BOX_LIMIT_ELEMENTS = 256
+TMA_ROW_MULTIPLE_BYTES = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,10 +94,19 @@ def buffer_layout(
         if columns * dtype.bytes % swizzle_bytes == 0:
             chunk = swizzle_bytes // dtype.bytes
             return BufferLayout(shape, dtype, order, chunk, swizzle_bytes, allocated)
-    chunk = (
-        math.gcd(columns, TMA_BOX_LIMIT_ELEMENTS) if columns > TMA_BOX_LIMIT_ELEMENTS else columns
-    )
-    return BufferLayout(shape, dtype, order, chunk, 0, allocated)
+    return BufferLayout(shape, dtype, order, _plain_chunk(columns, dtype), 0, allocated)
+
+
+def _plain_chunk(columns: int, dtype: DType) -> int:
+    """Return the longest part of a row that one TMA box can have, if the row is too long."""
+    if columns <= TMA_BOX_LIMIT_ELEMENTS:
+        return columns
+    fits = [
+        n
+        for n in range(1, TMA_BOX_LIMIT_ELEMENTS + 1)
+        if columns % n == 0 and n * dtype.bytes % TMA_ROW_MULTIPLE_BYTES == 0
+    ]
+    return max(fits, default=columns)
 
 
 def _up(value: int, multiple: int) -> int:

@@ -1,8 +1,8 @@
 """What a kernel must not do with its outputs, checked on the program as it was written.
 
 A plain `Out` starts unwritten: each of its windows that is read must have been written, in the
-same step or in the first step of the axes that revisit it. So does scratch. Windows of one output in
-one step are the same or disjoint.
+same step or in the first step of the axes that revisit it. So does scratch. Windows of one output
+in one step are the same or disjoint.
 
 An array that an earlier launch writes may be read by a later one. That the earlier one wrote every
 element that is read is not proved here: the reference and the emulator, which mark what is

@@ -32,6 +32,33 @@ def test_chunks_of_the_only_store_become_blocks() -> None:
     assert "Constant value=128" in lowered.schedule
 
 
+@pytest.mark.parametrize("shape", [(300, 300), (257, 260), (8, 4100), (4096, 20)], ids=str)
+def test_whole_arrays_of_any_extents(shape: tuple[int, int]) -> None:
+    x, y = normal(*shape), normal(*shape)
+    np.testing.assert_array_equal(agree(whole_arrays, lambda: (x, y), targets=("sm_90a",)), x + y)
+
+
+@kernel
+def blocks(x: In["M N"], o: Out["M N"], *, bm=64, bn=64):
+    M, N = x.shape
+    with pipeline(cdiv(M, bm), cdiv(N, bn)) as (i, j):
+        o[tile(i, bm), tile(j, bn)] = x[tile(i, bm), tile(j, bn)] * 2
+
+
+EXTENTS = [(300, 4), (5, 36), (1, 300), (270, 8), (3, 1000), (520, 16), (7, 12), (33, 320)]
+
+
+@pytest.mark.parametrize("dtype", [np.int8, np.float16, np.float64])
+@pytest.mark.parametrize("extents", EXTENTS, ids=str)
+def test_blocks_that_tma_takes_in_several_boxes_or_not_at_all(
+    extents: tuple[int, int], dtype: Any
+) -> None:
+    bm, bn = extents
+    x = np.arange(600 * 1024).reshape(600, 1024).astype(dtype)[: 2 * bm + 3]
+    found = agree(blocks, lambda: (x,), bm=bm, bn=bn, targets=("sm_90a",))
+    np.testing.assert_array_equal(found, x * 2)
+
+
 @kernel
 def large_blocks(x: In[f32, "M N"], b: In[f32, "N"], o: Out[f32, "M N"], *, bm=256, bn=256):
     M, N = x.shape
