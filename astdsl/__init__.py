@@ -63,6 +63,7 @@ from astdsl.lang.arith import (
 )
 from astdsl.lang.control import parallel, pipeline, unroll
 from astdsl.lang.memory import (
+    GMEM,
     SMEM,
     commit_smem_to_gmem_group,
     copy_gmem_to_smem,
@@ -95,7 +96,7 @@ from astdsl.lang.windows import ds, tile
 from astdsl.runtime.devices import device, devices
 
 __all__ = [
-    "SMEM", "Barrier", "DeviceError", "In", "InOut", "KernelError", "Out", "__version__", "arange",
+    "GMEM", "SMEM", "Barrier", "DeviceError", "In", "InOut", "KernelError", "Out", "__version__", "arange",
     "argmax", "argmin", "astype", "barrier_arrive", "barrier_wait", "bf16", "broadcast_to", "cdiv",
     "ceil", "clip", "commit_smem", "commit_smem_to_gmem_group", "copy_gmem_to_smem",
     "copy_smem_to_gmem", "cos", "device", "devices", "dot", "ds", "erf", "exp", "exp2",

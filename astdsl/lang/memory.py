@@ -6,20 +6,22 @@ Invariant: code in explicit names runs as written; no fence, wait or release is 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from typing import Any
 
 from astdsl.errors import ShapeMismatch, TypeMismatch, UnsupportedFeature, WrittenInput
 from astdsl.ir import ops
 from astdsl.ir.core import IN, SCRATCH, Value
+from astdsl.ir.dtypes import f4e2m1
 from astdsl.ir.types import GMEM as GLOBAL
 from astdsl.ir.types import SMEM as SHARED
 from astdsl.lang.branching import as_condition
-from astdsl.lang.indices import index_value
+from astdsl.lang.indices import as_index, form_of, index_value
 from astdsl.lang.masks import filled
 from astdsl.lang.refs import Ref, Root, whole_ref
 from astdsl.lang.shapes import as_shape
 from astdsl.lang.sync import Barrier, BarrierSlot, as_slot
-from astdsl.lang.tracing import emit, fault
+from astdsl.lang.tracing import emit, fault, require_trace
 from astdsl.lang.values import Literal, Tile, as_operand, require_dtype
 
 
@@ -84,6 +86,41 @@ def SMEM(shape: object, dtype: object, transforms: object = None) -> Ref:  # noq
     kind = require_dtype(dtype, "`SMEM`")
     value = emit(ops.AllocSmem, shape=extents, dtype=kind).result
     return whole_ref(Root(value, "SMEM", SCRATCH, (None,) * len(extents)))
+
+
+def GMEM(shape: object, dtype: object) -> Ref:  # noqa: N802
+    """Return global memory of this call, unwritten: a ref that later pipelines read.
+
+    Extents are constants, dims, and numbers computed from them and from scalars: `GMEM((M, 8),
+    f32)`. It is made outside of pipelines, branches and loops. A pipeline that reads it is launched
+    when the pipelines before it are done. Errors: ShapeMismatch, TypeMismatch, UnsupportedFeature.
+    """
+    if require_trace("`GMEM`").builder.depth > 1:
+        raise fault(
+            UnsupportedFeature,
+            "`GMEM` is memory of the whole call, and this is inside a block",
+            help="make it before the first pipeline, branch or loop; `SMEM` is memory of a block",
+        )
+    kind = require_dtype(dtype, "`GMEM`")
+    if kind is f4e2m1:
+        raise fault(
+            UnsupportedFeature,
+            "`GMEM` of f4e2m1, two elements to a byte, is not in this version",
+            help="keep them as u8",
+        )
+    given = shape if isinstance(shape, Iterable) and not isinstance(shape, Tile) else (shape,)
+    extents = [as_index(x, "an extent of `GMEM`") for x in given]
+    forms = tuple(map(form_of, extents))
+    if not forms or any(form.bounds[1] < 0 for form in forms):
+        raise fault(
+            ShapeMismatch,
+            "`GMEM` takes one extent an axis, none negative, and one axis at least",
+            help="`GMEM((M, N), f32)`; one number is `GMEM(1, f32)`",
+        )
+    dims = tuple(index_value(x) for x, f in zip(extents, forms, strict=True) if f.constant is None)
+    static = tuple(form.constant for form in forms)
+    value = emit(ops.AllocGmem, dims=dims, shape=static, dtype=kind, label="GMEM").result
+    return whole_ref(Root(value, "GMEM", SCRATCH, (None,) * len(forms), forms))
 
 
 def copy_gmem_to_smem(

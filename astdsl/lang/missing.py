@@ -27,7 +27,6 @@ MISSING = {
     "split": "`t[:, 0:8]` and `t[:, 8:16]` are the parts",
     "bitcast": "`astype` converts values; reinterpret the array before the call",
     "random_bits": "pass random numbers as an array",
-    "GMEM": "pass an `InOut` array as scratch",
     "when": "write `if condition:`",
     **dict.fromkeys(
         [f"atomic_{n}" for n in ("add", "max", "min", "and", "or", "xor", "exchange", "cas")],

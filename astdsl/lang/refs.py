@@ -46,21 +46,35 @@ INT32_LIMIT, INT64_LIMIT = 2**31 - 1, 2**63 - 1
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Root:
-    """Memory that refs are views of. `dims` name its axes; equal names are equal extents."""
+    """Memory that refs are views of. `dims` name its axes; equal names are equal extents.
+
+    `extents` are the extents of memory that the kernel allocates.
+    """
 
     value: Value
     name: str
     role: str
     dims: tuple[str | None, ...]
+    extents: tuple[Form, ...] = ()
 
     def extent(self, axis: int) -> Form:
         """Return the extent of an axis as a form."""
+        if self.extents:
+            return self.extents[axis]
         static = self.value.ref.shape[axis]
         return Form.unknown(self._atom(axis)) if static is None else Form.of(static)
 
     def wanted(self, axis: int) -> frozenset[DimKey]:
         """Return the dims that must be constant for this axis to be."""
-        return self._atom(axis).dims or frozenset()
+        wanted = self.extent(axis).dims
+        if wanted is None:
+            raise fault(
+                NotConstant,
+                f"axis {axis} of `{self.name}` has an extent that is known only at run time",
+                (self.value, "it is allocated here"),
+                help=f"take windows of it: `{self.name.lower()}[tile(i, 64)]`",
+            )
+        return wanted
 
     def _atom(self, axis: int) -> Atom:
         value = self.value
