@@ -30,6 +30,7 @@ HELP = {
     "E213": "all threads that a barrier counts must reach the same one, equally often",
     "E214": "all 32 lanes of a warp run a collective instruction together: guard it by a condition "
     "that is the same for the warp",
+    "E215": "a loop that waits for memory needs another thread that writes it",
     "E220": "keep windows inside the array: a load or store under a guard, or a larger array",
     "E221": "an access of n bytes starts at a multiple of n",
     "E222": "annotate the parameter as `InOut` or `Out` to write it",

@@ -22,6 +22,7 @@ from astdsl.emulator.lanes import Lanes
 from astdsl.emulator.orders import Order, chooser
 from astdsl.emulator.registers import RegisterFile
 from astdsl.emulator.scalars import Array, BoolArray
+from astdsl.emulator.watch import Watch
 
 if TYPE_CHECKING:
     from astdsl.emulator.memory import Memory
@@ -123,6 +124,8 @@ class Machine:
         self.polls = 0
         self.group = Group(program.entry, Lanes.span(0, self.n_lanes))
         self._choose = chooser(launch.order)
+        self._watch = Watch()
+        self.wakes = 0
         self._ready: list[Group] = [self.group]
         self._blocked: list[Group] = []
         self._states: dict[object, Any] = {}
@@ -261,6 +264,7 @@ class Machine:
                 raise self._deadlock()
             self._resume()
         ready = self._ready
+        self._watch.tick(self, ready)
         if len(ready) == 1 and not ready[0].polling:
             return ready.pop()
         eager = [group for group in ready if not group.polling]
@@ -321,6 +325,7 @@ class Machine:
     def _resume(self) -> None:
         """Let blocked lanes go on whose condition has come true."""
         self.wake = False
+        self.wakes += 1
         blocked, self._blocked = self._blocked, []
         for group in blocked:
             condition = group.condition

@@ -79,6 +79,8 @@ class Memory:
         self.local = local
         self.parameters = parameters
         self.variable_addresses = variable_addresses
+        # Counts stores, so that it is known whether anything has changed.
+        self.version = 0
         self.guard: SharedGuard | None = None
 
     def load(
@@ -121,6 +123,7 @@ class Memory:
         `undefined` says which lanes store an undefined value: a fault in global memory.
         """
         addresses = one_a_lane(addresses, lanes.n)
+        self.version += 1
         if space in ("", "generic"):
             self._store_generic(m, lanes, addresses, values, undefined)
             return

@@ -6,22 +6,21 @@ import re
 
 from astdsl.emulator.faults import PtxSyntaxError
 
-# Names may hold `::` (`.shared::cta`) and dots; a label's colon is a word of its own.
+# Names may hold `::` (`.shared::cta`) and dots; a label's colon is a word of its own. The last
+# alternative takes what is no PTX at all, which the parser then names.
 _WORD = re.compile(
     r"""
-    (?P<space>[ \t\r]+|//[^\n]*|/\*.*?\*/)
-  | (?P<line>\n)
-  | (?P<word>
-        "(?:[^"\\]|\\.)*"
-      | 0[fF][0-9a-fA-F]{8}\b | 0[dD][0-9a-fA-F]{16}\b
-      | 0[xX][0-9a-fA-F]+U? | 0[bB][01]+U?
-      | \d+\.\d*(?:[eE][+-]?\d+)? | \d+[eE][+-]?\d+ | \d+U?
-      | [%$_a-zA-Z.](?:[\w$.]|::)*
-      | [{}()\[\];,|+\-!@=<>*~:/&?^]
-    )
+    "(?:[^"\\]|\\.)*"
+  | //.*
+  | 0[fF][0-9a-fA-F]{8}\b | 0[dD][0-9a-fA-F]{16}\b
+  | 0[xX][0-9a-fA-F]+U? | 0[bB][01]+U?
+  | \d+\.\d*(?:[eE][+-]?\d+)? | \d+[eE][+-]?\d+ | \d+U?
+  | [%$_a-zA-Z.](?:[\w$.]|::)*
+  | \S
     """,
-    re.VERBOSE | re.DOTALL,
+    re.VERBOSE,
 )
+_BLOCK_COMMENT = re.compile(r"/\*.*?\*/", re.DOTALL)
 
 
 class Tokens:
@@ -38,27 +37,19 @@ class Tokens:
         self._lines += [self._lines[-1] if self._lines else 1] * 3
 
     def _split(self, text: str) -> None:
-        position, line = 0, 1
-        match = _WORD.match
-        end = len(text)
-        while position < end:
-            found = match(text, position)
-            if found is None:
-                raise PtxSyntaxError(f"cannot read {text[position : position + 20]!r}", line)
-            kind = found.lastgroup
-            if kind == "word":
-                word = found.group()
-                if word.startswith(".reg."):  # `.reg.b32 x` is `.reg .b32 x`
-                    self.words.append(".reg")
-                    self._lines.append(line)
-                    word = word[4:]
-                self.words.append(word)
-                self._lines.append(line)
-            elif kind == "line":
-                line += 1
-            else:
-                line += found.group().count("\n")
-            position = found.end()
+        if "/*" in text:
+            text = _BLOCK_COMMENT.sub(lambda found: "\n" * found.group().count("\n"), text)
+        # `.reg.b32 x` is `.reg .b32 x`.
+        text = text.replace(".reg.", ".reg .")
+        split = _WORD.findall
+        for number, line in enumerate(text.split("\n"), 1):
+            found = split(line)
+            if not found:
+                continue
+            if found[-1].startswith("//"):
+                found.pop()
+            self.words += found
+            self._lines += [number] * len(found)
 
     def at_end(self) -> bool:
         """Say whether every word has been read."""

@@ -294,3 +294,23 @@ def test_results_do_not_depend_on_which_thread_goes_first(order: Any) -> None:
 def test_register_counts_that_do_not_exist_are_refused(count: int) -> None:
     with pytest.raises(Unsupported, match="multiple of 8"):
         launch(f"setmaxnreg.inc.sync.aligned.u32 {count};")
+
+
+@pytest.mark.parametrize(
+    "loop",
+    [
+        "L: bra L;",
+        "L: ld.volatile.shared.b32 %r1, [sh]; setp.eq.u32 %p0, %r1, 0; @%p0 bra L;",
+        "and.b32 %r2, %r0, 1; L: add.u32 %r3, %r2, 1; setp.gt.u32 %p0, %r3, 0; @%p0 bra L;",
+    ],
+)
+def test_threads_that_go_round_for_ever_are_reported(loop: str) -> None:
+    init = "mov.u32 %r0, %tid.x; st.shared.b32 [sh], 0; bar.sync 0;"
+    with pytest.raises(DeviceFault) as error:
+        launch(init + loop, declarations=".shared .align 4 .b8 sh[4];")
+    assert error.value.code == "E215"
+
+
+def test_a_long_loop_is_not_one_for_ever() -> None:
+    body = """mov.b32 %r9, 0; L: add.u32 %r9, %r9, 1; setp.lt.u32 %p0, %r9, 70000; @%p0 bra L;"""
+    assert results(body, 32) == [70000] * 32
