@@ -61,6 +61,7 @@ from astdsl.lang.arith import (
 from astdsl.lang.arith import (
     round as round,
 )
+from astdsl.lang.bits import bitcast, random_bits
 from astdsl.lang.control import parallel, pipeline, unroll
 from astdsl.lang.memory import (
     GMEM,
@@ -72,12 +73,14 @@ from astdsl.lang.memory import (
     wait_smem_to_gmem,
 )
 from astdsl.lang.missing import MISSING, NotYet
+from astdsl.lang.parts import concat, split, stack, take
 from astdsl.lang.reductions import all as all
 from astdsl.lang.reductions import any as any
 from astdsl.lang.reductions import argmax, argmin, mean, prod
 from astdsl.lang.reductions import max as max
 from astdsl.lang.reductions import min as min
 from astdsl.lang.reductions import sum as sum
+from astdsl.lang.scans import cumsum, reduce, scan
 from astdsl.lang.shapes import (
     arange,
     broadcast_to,
@@ -96,15 +99,16 @@ from astdsl.lang.windows import ds, tile
 from astdsl.runtime.devices import device, devices
 
 __all__ = [
-    "GMEM", "SMEM", "Barrier", "DeviceError", "In", "InOut", "KernelError", "Out", "__version__", "arange",
-    "argmax", "argmin", "astype", "barrier_arrive", "barrier_wait", "bf16", "broadcast_to", "cdiv",
-    "ceil", "clip", "commit_smem", "commit_smem_to_gmem_group", "copy_gmem_to_smem",
-    "copy_smem_to_gmem", "cos", "device", "devices", "dot", "ds", "erf", "exp", "exp2",
-    "expand_dims", "f4e2m1", "f8e4m3", "f8e5m2", "f8e8m0", "f16", "f32", "f64", "floor", "fma",
-    "full", "i8", "i16", "i32", "i64", "iota", "isinf", "isnan", "kernel", "load", "log", "log2",
-    "maximum", "mean", "minimum", "ones", "parallel", "pipeline", "prod", "reshape", "rsqrt",
-    "sigmoid", "sin", "spec", "sqrt", "squeeze", "tanh", "tf32", "tile", "transpose", "u8", "u16",
-    "u32", "u64", "unroll", "wait_smem_to_gmem", "where", "zeros",
+    "GMEM", "SMEM", "Barrier", "DeviceError", "In", "InOut", "KernelError", "Out", "__version__",
+    "arange", "argmax", "argmin", "astype", "barrier_arrive", "barrier_wait", "bf16", "bitcast",
+    "broadcast_to", "cdiv", "ceil", "clip", "commit_smem", "commit_smem_to_gmem_group", "concat",
+    "copy_gmem_to_smem", "copy_smem_to_gmem", "cos", "cumsum", "device", "devices", "dot", "ds",
+    "erf", "exp", "exp2", "expand_dims", "f4e2m1", "f8e4m3", "f8e5m2", "f8e8m0", "f16", "f32",
+    "f64", "floor", "fma", "full", "i8", "i16", "i32", "i64", "iota", "isinf", "isnan", "kernel",
+    "load", "log", "log2", "maximum", "mean", "minimum", "ones", "parallel", "pipeline", "prod",
+    "random_bits", "reduce", "reshape", "rsqrt", "scan", "sigmoid", "sin", "spec", "split", "sqrt",
+    "squeeze", "stack", "take", "tanh", "tf32", "tile", "transpose", "u8", "u16", "u32", "u64",
+    "unroll", "wait_smem_to_gmem", "where", "zeros",
 ]  # fmt: skip
 
 __version__ = "0.1.0"

@@ -53,7 +53,7 @@ class _Analysis:
         self.pipeline = pipeline
         self.forms = forms
         self.inside = set(values_made(pipeline.body))
-        self.indices = list(indices_of(pipeline, forms))
+        self.indices = [*indices_of(pipeline, forms), *self._indices_inside()]
         windows = [w for w in walk(pipeline.body) if isinstance(w, ops.Window)]
         # What a step allocates is its own.
         shared = [w for w in windows if w.ref not in self.inside]
@@ -61,6 +61,20 @@ class _Analysis:
         written = {s.ref for s in self.stores}
         self.loads = [w for w in shared if w not in self.stores and w.ref in written]
         self.guards = dict(_guards(pipeline.body, ()))
+
+    def _indices_inside(self) -> Iterator[Index]:
+        """Describe the loops inside that begin at the same index in every step."""
+        for op in walk(self.pipeline.body):
+            if isinstance(op, ops.For):
+                bounds = [(op.body.args[0], op.low, op.high, op.step)]
+            elif isinstance(op, ops.Pipeline):
+                bounds = list(zip(op.body.args, op.lows, op.highs, op.steps, strict=False))
+            else:
+                continue
+            for value, *numbers in bounds:
+                low, high, step = (self.forms[n] for n in numbers)
+                if not low.values() & self.inside:
+                    yield index_of(value, low, high, step)
 
     def is_independent(self, axis: int) -> bool:
         if not self._carries_nothing(axis):

@@ -53,9 +53,12 @@ def form_launches(module: Module) -> Module:
     return replace_body(module, Block(args=module.body.args, ops=every))
 
 
-def _known_on_host(body: Sequence[Op]) -> list[Op]:
-    """Return what is computed from dims and scalar parameters alone, and not from memory."""
-    from_memory: set[Value] = set()
+def _known_on_host(body: Sequence[Op], unknown: Iterable[Value] = ()) -> list[Op]:
+    """Return what is computed from dims and scalar parameters alone, and not from memory.
+
+    `unknown` are results of earlier launches.
+    """
+    from_memory = set(unknown)
     known: list[Op] = []
     for op in body:
         if is_index_arithmetic(op) and from_memory.isdisjoint(op.operands):
@@ -161,7 +164,7 @@ def _spread(
         _warn(pipeline)
     axes = [a for a, s in enumerate(spread) if s]
     grid = Maker(pipeline.span)
-    known = _copy(_known_on_host(before), grid, {})
+    known = _copy(_known_on_host(before, mapping), grid, {})
     total = grid.number(1)
     for axis in axes:
         total = grid.multiply(total, _count(grid, pipeline, axis, known))

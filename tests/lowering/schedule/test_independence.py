@@ -40,6 +40,34 @@ def test_two_indices_of_one_axis_are_digits_of_a_number() -> None:
 
 
 @kernel
+def row_by_row(x: In[f32, "N"], o: Out[f32, "N"], *, b=16, h=4):
+    (N,) = x.shape
+    with pipeline(cdiv(N, b * h)) as i:
+        for j in range(h):
+            o[tile(i * h + j, b)] = x[tile(i * h + j, b)] * 2
+
+
+def test_the_index_of_a_loop_inside_is_a_digit_too() -> None:
+    x = np.arange(200, dtype=np.float32)
+    np.testing.assert_array_equal(agree(row_by_row, lambda: (x,), targets=("sm_90a",)), x * 2)
+    assert "Yield [%c1]" not in blocks(row_by_row.lower(spec((200,), f32)))
+
+
+@kernel
+def loops_that_meet(o: InOut[f32, "N"], *, h=4):
+    (N,) = o.shape
+    with pipeline(cdiv(N, h) - 1) as i:
+        for j in range(h - i, 2 * h - i):
+            o[i * h + j] = o[i * h + j] + 1
+
+
+def test_a_loop_inside_that_begins_elsewhere_in_every_step_is_no_digit() -> None:
+    with pytest.warns(SerialPipeline, match="one block"):
+        grid = blocks(loops_that_meet.lower(spec((64,), f32)))
+    assert "Yield [%c1]" in grid
+
+
+@kernel
 def first_only(x: In[f32, "M N"], o: Out[f32, "M"], p: Out[f32, "M N"]):
     M, N = x.shape
     with pipeline(cdiv(M, 16), cdiv(N, 16)) as (i, j):

@@ -105,7 +105,7 @@ def prefix_sum(x: In[f32, "N"], o: Out[f32, "N"], *, b=32):
     with pipeline(cdiv(N, b)) as i:
         sums[i] = x[tile(i, b)].sum()
     running = 0.0
-    with pipeline(cdiv(N, b)) as i:
+    with pipeline(cdiv(N, b), axes="sequential") as i:
         starts[i] = running
         running += sums[i]
     with pipeline(cdiv(N, b)) as i:
