@@ -53,7 +53,7 @@ def _postpone(made: type, plain: type, options: dict[str, Any]) -> None:
             for base in made.__mro__[1:]:
                 _completion(base)()
             if plain is made:
-                del made.__init__
+                del made.__init__  # type: ignore[misc]
             _write(made, plain, options)
 
     def begin(self: Any, *args: Any, **kwargs: Any) -> None:
