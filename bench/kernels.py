@@ -1,8 +1,6 @@
 """The kernels that are measured, as plain functions: each measurement makes its own `Kernel`."""
 
 # Annotations of kernels are arrays, which a type checker takes for no types.
-# mypy: disable-error-code="valid-type,type-arg,name-defined,var-annotated"
-# mypy: disable-error-code="no-untyped-def,no-untyped-call"
 
 from __future__ import annotations
 

@@ -1,8 +1,5 @@
 """Kernels of several launches: pipelines one after the other, writes between them, scratch."""
 
-# mypy: disable-error-code="valid-type,type-arg,name-defined,var-annotated"
-# mypy: disable-error-code="no-untyped-def,no-untyped-call"
-
 from __future__ import annotations
 
 from typing import Any
@@ -397,10 +394,10 @@ def sized_by_a_scalar(n: i32, o: Out[f32, "M"], *, b=16):
         o[tile(i, b)] = kept[i]
 
 
-def test_the_extents_of_scratch_may_depend_on_scalars() -> None:
-    for n in (2, 5):
-        o = agree(sized_by_a_scalar, lambda n=n: (n, np.zeros(n * 16, np.float32)), targets=ONE)
-        np.testing.assert_array_equal(o, np.repeat(np.arange(n), 16))
+@pytest.mark.parametrize("n", [2, 5])
+def test_the_extents_of_scratch_may_depend_on_scalars(n: int) -> None:
+    o = agree(sized_by_a_scalar, lambda: (n, np.zeros(n * 16, np.float32)), targets=ONE)
+    np.testing.assert_array_equal(o, np.repeat(np.arange(n), 16))
 
 
 def test_scratch_is_named_by_explain() -> None:
