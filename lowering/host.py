@@ -5,11 +5,13 @@ Invariant: what cannot be known on the host (a value loaded from memory) is refu
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
+
 from astdsl.errors import UnsupportedFeature
 from astdsl.ir import ops
 from astdsl.ir.core import Module, Op, Value
 from astdsl.ir.launch import HostExpression
-from astdsl.lowering.windows import Forms
+from astdsl.lowering.windows import Forms, is_index_arithmetic
 
 _BINARY: dict[type[Op], str] = {
     ops.Add: "add",
@@ -28,6 +30,21 @@ _BINARY: dict[type[Op], str] = {
     ops.Negate: "negate",
     ops.Absolute: "absolute",
 }
+
+
+def known_on_host(body: Sequence[Op], unknown: Iterable[Value] = ()) -> list[Op]:
+    """Return what is computed from dims and scalar parameters alone, and not from memory.
+
+    `unknown` are results of earlier launches.
+    """
+    from_memory = set(unknown)
+    known: list[Op] = []
+    for op in body:
+        if is_index_arithmetic(op) and from_memory.isdisjoint(op.operands):
+            known.append(op)
+        else:
+            from_memory.update(op.results)
+    return known
 
 
 class HostExpressions:

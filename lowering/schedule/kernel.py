@@ -14,6 +14,7 @@ from astdsl.ir.rewrite import replace_body, replace_fields, with_ops
 from astdsl.lowering.schedule import products, rings, stores
 from astdsl.lowering.schedule.assertions import hoist_assertions
 from astdsl.lowering.schedule.block import BlockScheduler
+from astdsl.lowering.schedule.branches import take_pipelines_out_of_branches
 from astdsl.lowering.schedule.build import Maker
 from astdsl.lowering.schedule.hazards import order_accesses
 from astdsl.lowering.schedule.held import hold_outputs
@@ -34,7 +35,8 @@ FAMILIES = (products, rings, stores)
 def schedule(module: Module, target: Target) -> Module:
     """Return the module with its pipelines turned into launches, phases, copies and waits."""
     check_outputs(module)
-    formed = form_launches(stream_whole_kernel(hoist_assertions(module)))
+    opened = take_pipelines_out_of_branches(hoist_assertions(module))
+    formed = form_launches(stream_whole_kernel(opened))
     # Streaming leaves the large loads behind without users.
     streamed = eliminate_dead_code(_each_launch(formed, stream_large_tiles))
     return _each_launch(streamed, lambda launch: _schedule_launch(launch, streamed, target))

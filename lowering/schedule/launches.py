@@ -26,10 +26,11 @@ from astdsl.ir import ops
 from astdsl.ir.core import Block, Module, Op, Value
 from astdsl.ir.rewrite import clone_op, replace_body
 from astdsl.ir.types import INDEX
+from astdsl.lowering.host import known_on_host
 from astdsl.lowering.schedule.build import Maker
 from astdsl.lowering.schedule.independence import spread_axes
 from astdsl.lowering.schedule.segments import Segment, cut
-from astdsl.lowering.windows import Form, Forms, is_index_arithmetic
+from astdsl.lowering.windows import Form, Forms
 
 # What stands outside of launches in a scheduled kernel.
 OF_THE_CALL = (ops.Assert, ops.AllocGmem)
@@ -43,7 +44,7 @@ def form_launches(module: Module) -> Module:
     """Return the module with its body in launches, one after the other."""
     of_the_call = [op for op in module.body.ops if isinstance(op, OF_THE_CALL)]
     body = [op for op in module.body.ops if not isinstance(op, OF_THE_CALL)]
-    host = _known_on_host(body)
+    host = known_on_host(body)
     _require_known_extents(
         of_the_call, {*module.body.args, *(v for op in host for v in op.results)}
     )
@@ -51,21 +52,6 @@ def form_launches(module: Module) -> Module:
     made = [launches.make(segment) for segment in launches.segments]
     every = (*host, *of_the_call, *launches.scratch.values(), *made)
     return replace_body(module, Block(args=module.body.args, ops=every))
-
-
-def _known_on_host(body: Sequence[Op], unknown: Iterable[Value] = ()) -> list[Op]:
-    """Return what is computed from dims and scalar parameters alone, and not from memory.
-
-    `unknown` are results of earlier launches.
-    """
-    from_memory = set(unknown)
-    known: list[Op] = []
-    for op in body:
-        if is_index_arithmetic(op) and from_memory.isdisjoint(op.operands):
-            known.append(op)
-        else:
-            from_memory.update(op.results)
-    return known
 
 
 def _require_known_extents(of_the_call: Iterable[Op], known: set[Value]) -> None:
@@ -164,7 +150,7 @@ def _spread(
         _warn(pipeline)
     axes = [a for a, s in enumerate(spread) if s]
     grid = Maker(pipeline.span)
-    known = _copy(_known_on_host(before, mapping), grid, {})
+    known = _copy(known_on_host(before, mapping), grid, {})
     total = grid.number(1)
     for axis in axes:
         total = grid.multiply(total, _count(grid, pipeline, axis, known))

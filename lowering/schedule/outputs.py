@@ -20,6 +20,7 @@ from itertools import combinations
 from astdsl.errors import OverlappingWindows, ScatteredAccumulation, UnwrittenRead
 from astdsl.ir import ops
 from astdsl.ir.core import OUT, Block, Module, Op, Value
+from astdsl.lowering.schedule.branches import holds_launch
 from astdsl.lowering.schedule.first_step import Decider
 from astdsl.lowering.schedule.independence import extents
 from astdsl.lowering.windows import Form, Forms
@@ -76,7 +77,7 @@ def _follows_a_launch(access: _Access, stores: list[_Access], body: Block) -> bo
     return any(
         store.op.ref is access.op.ref
         and store.position < access.position
-        and any(isinstance(body.ops[a.position], ops.Pipeline) for a in (store, access))
+        and any(holds_launch(body.ops[a.position]) for a in (store, access))
         for store in stores
     )
 

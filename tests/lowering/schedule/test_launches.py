@@ -270,6 +270,68 @@ def test_shared_memory_outside_keeps_everything_in_one_block() -> None:
     assert grids(shared_outside, spec((70,), f32)) == [1]
 
 
+# Pipelines in branches
+
+
+@kernel
+def in_branches(x: In[f32, "N"], flag: i32, o: Out[f32, "N"], n: Out[i32, "1"], *, b=32):
+    (N,) = x.shape
+    if flag > 0:
+        n[0] = 1
+        if flag > 1:
+            with pipeline(cdiv(N, b)) as i:
+                o[tile(i, b)] = x[tile(i, b)] * flag
+        else:
+            with pipeline(cdiv(N, b)) as i:
+                o[tile(i, b)] = x[tile(i, b)]
+    else:
+        with pipeline(cdiv(N, 2 * b)) as i:
+            o[tile(i, 2 * b)] = zeros(2 * b, f32)
+        n[0] = 2
+
+
+@pytest.mark.parametrize("flag", [0, 1, 2])
+def test_pipelines_in_branches_are_launches_too(flag: int) -> None:
+    x = normal(70)
+    given = (np.zeros(70, np.float32), np.zeros(1, np.int32))
+    o, n = agree(in_branches, lambda: (x, flag, *map(np.copy, given)), targets=ONE)
+    np.testing.assert_array_equal(o, x * flag)
+    assert n.tolist() == [1 if flag else 2]
+    found = launches_of(in_branches, x, flag)
+    assert len(found) == 5
+
+
+@kernel
+def under_a_loaded_condition(x: In[f32, "N"], flag: In[i32, "1"], o: InOut[f32, "N"], *, b=32):
+    (N,) = x.shape
+    if flag[0] > 0:
+        with pipeline(cdiv(N, b)) as i:
+            o[tile(i, b)] = x[tile(i, b)]
+
+
+@pytest.mark.parametrize("flag", [0, 1])
+def test_a_condition_from_memory_is_decided_by_every_block(flag: int) -> None:
+    x, given = normal(70), np.full(1, flag, np.int32)
+    agree(under_a_loaded_condition, lambda: (x, given, np.zeros(70, np.float32)), targets=ONE)
+    assert grids(under_a_loaded_condition, x, given, np.zeros(70, np.float32)) == [3]
+
+
+@kernel
+def reading_branch(x: InOut[f32, "N"], flag: i32, *, b=32):
+    (N,) = x.shape
+    if flag > 0:
+        scale = x[0]
+        with pipeline(cdiv(N, b)) as i:
+            x[tile(i, b)] = x[tile(i, b)] * scale
+
+
+def test_a_branch_that_reads_beside_its_pipelines_is_one_block() -> None:
+    x = normal(70)
+    found = agree(reading_branch, lambda: (x.copy(), 1), targets=ONE)
+    np.testing.assert_array_equal(found, x * x[0])
+    assert grids(reading_branch, x, 1) == [1]
+
+
 # Reads of what earlier launches wrote
 
 
