@@ -26,6 +26,8 @@ from astdsl.lang.values import METHODS, refuse_library_function
 # How deep kernel values are looked for in containers and objects.
 DEPTH = 6
 OURS = "astdsl"
+# What may be given to a function of ours to be called; classes are dtypes there.
+FUNCTIONS = frozenset({BuiltinFunctionType, FunctionType, MethodType, functools.partial})
 # Where a call of ours fails whose arguments do not fit: at the call itself, or in what a builtin
 # means.
 BINDS = frozenset({__name__, "astdsl.lang.builtins"})
@@ -45,6 +47,12 @@ def call(session: Session, function: Any, /, *args: Any, **kwargs: Any) -> Any:
         library = "np" if module_of(function).startswith("numpy") else module_of(function)
         refuse_library_function(f"{library}.{name}", name, *args)
     callee = rewritten(session, function, kernel)
+    if kernel and module_of(callee).startswith(f"{OURS}.lang"):
+        # Functions that ours call (of `scan`, say) are kernel text like the rest.
+        args = tuple(rewritten(session, x, True) if type(x) in FUNCTIONS else x for x in args)
+        kwargs = {
+            n: rewritten(session, x, True) if type(x) in FUNCTIONS else x for n, x in kwargs.items()
+        }
     try:
         return plainly(callee, args, kwargs)
     except TypeError as error:

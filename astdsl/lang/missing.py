@@ -18,15 +18,6 @@ _LOOP = "`with pipeline(...)` is the same loop"
 _LAYOUT = "layouts are chosen by the compiler"
 
 MISSING = {
-    "scan": "a `for` loop carries the running value",
-    "reduce": "`sum`, `prod`, `min`, `max`, `any`, `all` reduce; a `for` loop combines otherwise",
-    "cumsum": "a `for` loop carries the running sum",
-    "take": "`ref[i]` reads a row at a kernel integer",
-    "concat": "store the parts into neighbouring windows of an `Out`",
-    "stack": "store the parts into neighbouring windows of an `Out`",
-    "split": "`t[:, 0:8]` and `t[:, 8:16]` are the parts",
-    "bitcast": "`astype` converts values; reinterpret the array before the call",
-    "random_bits": "pass random numbers as an array",
     "when": "write `if condition:`",
     **dict.fromkeys(
         [f"atomic_{n}" for n in ("add", "max", "min", "and", "or", "xor", "exchange", "cas")],

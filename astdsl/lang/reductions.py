@@ -106,7 +106,8 @@ def _with_axes(result: Tile, of: Tile, axes: tuple[int, ...], keepdims: bool) ->
     return Tile(value, dims=result.dims, edges=edges)
 
 
-def _summable(x: object, what: str) -> Tile:
+def summable(x: object, what: str) -> Tile:
+    """Return a tile that is summed in its own dtype: bools and small integers become i32."""
     tile = settle(x, what)
     narrow = tile.kind == BOOL or (tile.kind != FLOAT and tile.dtype.bits < i32.bits)
     return cast(tile, i32) if narrow else tile
@@ -115,14 +116,14 @@ def _summable(x: object, what: str) -> Tile:
 @method("sum")
 def sum(x: object, axis: object = None, keepdims: bool = False) -> Tile:
     """Return the sum along `axis`; of no elements 0."""
-    tile = _summable(x, "`sum`")
+    tile = summable(x, "`sum`")
     return _reduce(SUM, tile, normalized_axes(axis, tile.ndim, "`sum`"), keepdims)
 
 
 @method("prod")
 def prod(x: object, axis: object = None, keepdims: bool = False) -> Tile:
     """Return the product along `axis`; of no elements 1."""
-    tile = _summable(x, "`prod`")
+    tile = summable(x, "`prod`")
     return _reduce(PROD, tile, normalized_axes(axis, tile.ndim, "`prod`"), keepdims)
 
 

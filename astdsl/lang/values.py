@@ -30,9 +30,13 @@ from astdsl.ir.dtypes import (
     f32,
     f64,
     i8,
+    i16,
     i32,
     i64,
     u8,
+    u16,
+    u32,
+    u64,
 )  # fmt: skip
 from astdsl.lang.foreign import OURS, UFUNC_OPERATORS, attribute_help
 from astdsl.lang.ragged import FINITE, NO_EDGES, PLAIN, REPEATED, ZERO, Edges
@@ -476,7 +480,7 @@ def _operand_help(x: object) -> str:
 
 
 # What this version computes in: the backend and both witnesses know these.
-SUPPORTED = (f64, f32, f16, bf16, i64, i32, i8, u8, boolean)
+SUPPORTED = (f64, f32, f16, bf16, i64, i32, i16, i8, u64, u32, u16, u8, boolean)
 
 
 PYTHON_DTYPES: dict[type, DType] = {bool: boolean, int: i32, float: f32}

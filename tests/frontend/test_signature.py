@@ -21,7 +21,7 @@ from astdsl.errors import BadArgument, BadSignature, KernelError
 from astdsl.frontend.binding import Bound, bind, scalar_converter, scalar_dtype
 from astdsl.frontend.dims import Fitted, fit
 from astdsl.frontend.signature import Signature, _parameters, signature_of
-from astdsl.ir.dtypes import DType, bf16, boolean, f16, f32, f64, i8, i16, i32, i64, u32
+from astdsl.ir.dtypes import DType, bf16, boolean, f8e4m3, f16, f32, f64, i8, i32, i64
 from astdsl.lang.annotations import In, InOut, Out
 
 
@@ -115,7 +115,7 @@ def wrong_dims(x: In[f32, "M,N"]): ...
 def by_position(x: In[f32, "N"], /): ...
 
 
-def unsupported(x: u32): ...
+def unsupported(x: f8e4m3): ...
 
 
 def wrong_start(x: In[f32, "N", 0]): ...
@@ -131,7 +131,7 @@ def wrong_start(x: In[f32, "N", 0]): ...
         (wrong_dims, "is no dim"),
         (wrong_start, "no meaning"),
         (by_position, "can only be passed by position"),
-        (unsupported, "scalars of u32 are not in this version"),
+        (unsupported, "scalars of f8e4m3 are not in this version"),
     ],
 )
 def test_a_malformed_parameter_is_refused_at_its_place(
@@ -290,8 +290,8 @@ def test_a_dtype_outside_the_union_is_refused_by_both_names() -> None:
 
 
 def test_a_generic_array_is_of_a_dtype_that_this_version_computes_with() -> None:
-    with pytest.raises(BadArgument, match=r"`x` takes f64, f32, .* or bool, got an array of i16"):
-        fitted(generic, Shape((3,), i16))
+    with pytest.raises(BadArgument, match=r"`x` takes f64, f32, .* or bool, got an array of f8e4m3"):
+        fitted(generic, Shape((3,), f8e4m3))
 
 
 def generic(x: In["N"]): ...

@@ -24,16 +24,20 @@ from astdsl.ir.dtypes import (
     f32,
     f64,
     i8,
+    i16,
     i32,
     i64,
     u8,
+    u16,
+    u32,
+    u64,
 )
 from astdsl.ir.types import TileType
 from astdsl.lang.values import SUPPORTED, Tile
 from tests.lang.harness import a_trace, computed
 
 FLOATS = (f64, f32, f16, bf16)
-INTEGERS = (i64, i32, i8, u8)
+INTEGERS = (i64, i32, i16, i8, u64, u32, u16, u8)
 NUMBERS = (*FLOATS, *INTEGERS)
 
 
@@ -105,7 +109,8 @@ def test_bools_do_not_mix_with_numbers(dtype: DType) -> None:
 
 def test_signed_and_unsigned_meet_only_where_a_dtype_holds_both() -> None:
     with pytest.raises(TypeMismatch, match="no dtype in which"):
-        dtype_of(operator.add, i8, u8)
+        dtype_of(operator.add, i64, u64)
+    assert dtype_of(operator.add, i8, u8) is i16
 
 
 @for_all(st.sampled_from(SUPPORTED), st.sampled_from(SUPPORTED))

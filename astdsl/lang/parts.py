@@ -1,0 +1,258 @@
+"""Putting tiles together and taking them apart.
+
+Invariant: composed of `Slice`, `Insert`, `Reshape` and reductions. Elements outside stay known
+along axes that are not joined, where all parts agree on them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
+
+import numpy as np
+
+from astdsl.errors import BadWindow, ShapeMismatch, TypeMismatch, UnsupportedFeature
+from astdsl.ir import ops
+from astdsl.ir.dtypes import BOOL, INT, UINT, DType, f32, i32, i64, u8, u16, u32, u64
+from astdsl.lang.arith import where
+from astdsl.lang.elementwise import (
+    as_tile,
+    constant,
+    convert,
+    meet,
+    require_kind,
+    sources,
+)
+from astdsl.lang.ragged import LOST, Edges
+from astdsl.lang.reductions import any as any_along
+from astdsl.lang.shapes import (
+    as_extent,
+    expand_dims,
+    forget_edges,
+    index,
+    iota,
+    normalized_axes,
+    reshape,
+)
+from astdsl.lang.tracing import emit, fault
+from astdsl.lang.values import Tile, fits_i32
+
+# Integers that hold the bits of an element, by its width.
+WORDS = {8: u8, 16: u16, 32: u32, 64: u64}
+
+
+def concat(tiles: object, axis: object = 0) -> Tile:
+    """Return tiles one after another along `axis`; the other extents are equal.
+
+    Dtypes meet as in `a + b` (bools with bools). Elements outside along `axis` must be as they were
+    read: they become ordinary zeros. Errors: ShapeMismatch, TypeMismatch, OutsideLost.
+    """
+    return _joined(_tiles_of(tiles, "`concat`"), axis, "`concat`")
+
+
+def stack(tiles: object, axis: object = 0) -> Tile:
+    """Return tiles of one shape as one with a new axis, `axis` of the result."""
+    parts = _tiles_of(tiles, "`stack`")
+    if any(part.shape != parts[0].shape for part in parts):
+        raise _misfit("`stack` takes tiles of one shape", parts)
+    return _joined([expand_dims(part, axis) for part in parts], axis, "`stack`")
+
+
+def split(x: object, parts: object, axis: object = 0) -> tuple[Tile, ...]:
+    """Return x cut along `axis`: in `parts` equal parts, or before each of several indices.
+
+    By NumPy's rules: `split(t, 2)` are two halves, `split(t, (3, 5))` are `t[:3], t[3:5], t[5:]`.
+    """
+    tile = as_tile(x, "`split`")
+    (along,) = normalized_axes(as_extent(axis, "`split`"), tile.ndim, "`split`")
+    extent = tile.shape[along]
+    if isinstance(parts, Iterable) and not isinstance(parts, Tile):
+        cuts = [as_extent(cut, "`split`") for cut in parts]
+    else:
+        count = as_extent(parts, "`split`")
+        if count < 1 or extent % count:
+            raise fault(
+                ShapeMismatch,
+                f"`split` of {extent} elements in {count} equal parts",
+                *sources(tile),
+                help="a tuple of indices cuts anywhere: `split(t, (3, 5))`",
+            )
+        cuts = [k * (extent // count) for k in range(1, count)]
+    borders = [0, *cuts, extent]
+    if borders != sorted(borders):
+        raise fault(
+            BadWindow,
+            f"`split` at {tuple(cuts)} of an axis of {extent} elements",
+            *sources(tile),
+            help="indices ascend, from 0 to the extent",
+        )
+    return tuple(_part(tile, along, a, b) for a, b in pairwise(borders))
+
+
+def take(x: object, indices: object, axis: object = None) -> Tile:
+    """Return the elements of x at `indices` along `axis`, by NumPy's rules.
+
+    Compile-time indices may be one integer or a list, negative from the end. One kernel integer
+    picks by a reduction; outside 0 to extent - 1 it gives zeros. Without `axis` x is flat.
+    Errors: BadWindow, UnsupportedFeature for tiles of indices.
+    """
+    tile = as_tile(x, "`take`")
+    tile = reshape(tile, -1) if axis is None else tile
+    (along,) = normalized_axes(as_extent(axis or 0, "`take`"), tile.ndim, "`take`")
+    if isinstance(indices, Tile) and indices.dims is None:
+        return _taken_at_run_time(tile, indices, along)
+    numbers = indices if isinstance(indices, np.ndarray) else _array_of(indices)
+    if numbers.dtype.kind not in "iu" and numbers.size:
+        raise fault(TypeMismatch, f"`take` takes integers, got {indices!r}", help="`where` selects")
+    if not numbers.ndim:
+        return index(tile, (slice(None),) * along + (int(numbers),))
+    taken = _taken(tile, [int(n) for n in numbers.flat], along)
+    shape = (*tile.shape[:along], *numbers.shape, *tile.shape[along + 1 :])
+    return taken if taken.shape == shape else reshape(taken, shape)
+
+
+def _array_of(indices: object) -> np.ndarray[tuple[int, ...], np.dtype[np.int64]]:
+    """Return indices as an array; dims among them become constants."""
+    if isinstance(indices, list | tuple | range):
+        parts = [_array_of(part) for part in indices]
+        if any(part.shape != parts[0].shape for part in parts):
+            raise fault(
+                ShapeMismatch, f"`take` of uneven lists, {indices!r}", help="give one list of them"
+            )
+        return np.array(parts, np.int64)
+    return np.array(as_extent(indices, "`take`"), np.int64)
+
+
+def _taken(tile: Tile, numbers: Sequence[int], along: int) -> Tile:
+    extent = tile.shape[along]
+    wrong = [n for n in numbers if not -extent <= n < extent]
+    if wrong:
+        raise fault(
+            BadWindow,
+            f"`take` of index {wrong[0]} along axis {along} of {tile}",
+            *sources(tile),
+            help=f"indices go from 0 to {extent - 1}, or from -1 back to {-extent}",
+        )
+    places = [n % extent for n in numbers]
+    runs = _runs(places)
+    if not runs:
+        return _part(tile, along, 0, 0)
+    picked = [index(tile, (slice(None),) * along + (run,)) for run in runs]
+    return picked[0] if len(picked) == 1 else _joined(picked, along, "`take`")
+
+
+def _runs(places: Sequence[int]) -> list[slice]:
+    """Cut indices into slices, each as long as its step stays the same."""
+    found: list[list[int]] = []
+    for place in places:
+        last = found[-1] if found else []
+        step = last[1] - last[0] if len(last) > 1 else place - last[0] if last else 0
+        if step and place == last[-1] + step:
+            last.append(place)
+        else:
+            found.append([place])
+    return [_as_slice(run) for run in found]
+
+
+def _as_slice(run: Sequence[int]) -> slice:
+    step = run[1] - run[0] if len(run) > 1 else 1
+    stop = run[-1] + (1 if step > 0 else -1)
+    return slice(run[0], stop if stop >= 0 else None, step)
+
+
+def _taken_at_run_time(tile: Tile, at: Tile, along: int) -> Tile:
+    """Pick by a kernel integer: of the elements' bits all others are 0, and they are joined."""
+    require_kind("`take`", (INT, UINT), at)
+    if at.shape:
+        raise fault(
+            UnsupportedFeature,
+            f"`take` at a tile of kernel integers is not in this version, got {at}",
+            (at.value, f"{at} comes from here"),
+            help="take one at a time: `take(t, i, axis)` with a scalar i; or give constants",
+        )
+    is_it = iota(tile.shape, along) == at
+    if tile.kind == BOOL:
+        return any_along(is_it & tile, axis=along)
+    dtype = tile.value.tile.dtype
+    word = WORDS[dtype.bits]
+    bits = tile.value if dtype is word else emit(ops.Bitcast, x=tile.value, dtype=word).result
+    alone = where(is_it, Tile(bits, edges=tile.edges), 0)
+    # A sum in which one word is not 0 is that word, whatever the order.
+    found = emit(ops.Reduce, x=alone.value, axes=(along,), kind="sum").result
+    value = found if dtype is word else emit(ops.Bitcast, x=found, dtype=dtype).result
+    kept = [a for a in range(tile.ndim) if a != along]
+    edges = tile.edges.renumbered({old: new for new, old in enumerate(kept)})
+    low, high = tile.bounds
+    return Tile(value, weak=tile.weak, bounds=(min(low, 0), max(high, 0)), edges=edges)
+
+
+def _part(tile: Tile, along: int, start: int, stop: int) -> Tile:
+    return index(tile, (slice(None),) * along + (slice(start, stop),))
+
+
+def _tiles_of(tiles: object, what: str) -> list[Tile]:
+    if isinstance(tiles, Tile) or not isinstance(tiles, Iterable):
+        raise fault(
+            TypeMismatch,
+            f"{what} takes a list or a tuple of tiles, got {tiles!r}",
+            help=f"write {what[:-1]}([x, y], axis)`",
+        )
+    found = [as_tile(tile, what) for tile in tiles]
+    if not found:
+        raise fault(ShapeMismatch, f"{what} of no tiles", help="`zeros((0, n), dtype)` is empty")
+    return found
+
+
+def _misfit(message: str, parts: Sequence[Tile]) -> ShapeMismatch:
+    error = fault(
+        ShapeMismatch,
+        f"{message}, got {', '.join(map(repr, parts))}",
+        *sources(*parts),
+        help="`broadcast_to` and `reshape` change a shape",
+    )
+    assert isinstance(error, ShapeMismatch), "fault returns what it is asked for"
+    return error
+
+
+def _joined(parts: Sequence[Tile], axis: object, what: str) -> Tile:
+    rank = parts[0].ndim
+    if any(part.ndim != rank for part in parts) or not rank:
+        raise _misfit(f"{what} takes tiles of one rank over 0", parts)
+    (along,) = normalized_axes(as_extent(axis, what), rank, what)
+    rest = {part.shape[:along] + part.shape[along + 1 :] for part in parts}
+    if len(rest) > 1:
+        raise _misfit(f"{what} along axis {along} takes equal extents along the others", parts)
+    dtype, is_weak = _common_dtype(parts, what)
+    edges = _joint_edges(parts, along, what)
+    if len(parts) == 1:
+        return parts[0]
+    shape = list(parts[0].shape)
+    shape[along] = sum(part.shape[along] for part in parts)
+    value, start = constant(0, tuple(shape), dtype), 0
+    for part in parts:
+        starts = tuple(start if a == along else 0 for a in range(rank))
+        value = emit(ops.Insert, x=value, part=convert(part, dtype), starts=starts).result
+        start += part.shape[along]
+    lows, highs = zip(*(part.bounds for part in parts), strict=True)
+    return Tile(value, weak=is_weak, bounds=(min(lows), max(highs)), edges=edges)
+
+
+def _common_dtype(parts: Sequence[Tile], what: str) -> tuple[DType, bool]:
+    dtype, is_weak = meet(what, *parts)
+    if is_weak and dtype is not f32:
+        dtype = i32 if all(fits_i32(part.bounds) for part in parts) else i64
+    return dtype, is_weak
+
+
+def _joint_edges(parts: Sequence[Tile], along: int, what: str) -> Edges:
+    """Return the half spaces that all parts share; what else lies outside must be as read."""
+    shared = {
+        h: state if all(part.edges.outside.get(h) == state for part in parts) else LOST
+        for h, state in parts[0].edges.outside.items()
+        if h.axis != along and all(h in part.edges.outside for part in parts)
+    }
+    for part in parts:
+        left = {h: state for h, state in part.edges.outside.items() if h not in shared}
+        axes = [h.axis for h in left if h.axis is not None]
+        forget_edges(Tile(part.value, edges=Edges(left)), axes, what)
+    return Edges(shared)

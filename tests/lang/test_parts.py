@@ -1,0 +1,159 @@
+"""Joining, cutting and picking: against NumPy, on every witness."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import astdsl
+from astdsl import In, Out, cdiv, concat, f32, i32, kernel, pipeline, split, stack, take, tile
+from astdsl.errors import (
+    BadWindow,
+    KernelError,
+    OutsideLost,
+    ShapeMismatch,
+    TypeMismatch,
+    UnsupportedFeature,
+)
+from astdsl.ir.dtypes import f16
+from astdsl.ir.types import TileType
+from tests.lang.harness import a_trace, computed
+from tests.witnesses import agree
+
+DATA = np.arange(24, dtype=np.float32).reshape(2, 3, 4)
+OTHER = 100 + np.arange(12, dtype=np.float32).reshape(2, 3, 2)
+
+
+def test_concat_is_numpys() -> None:
+    found = computed(lambda x, y: concat([x, y, x], 2), DATA, OTHER)
+    assert np.array_equal(found, np.concatenate([DATA, OTHER, DATA], 2))
+
+
+@pytest.mark.parametrize("axis", [0, 1, 2, 3, -1])
+def test_stack_is_numpys(axis: int) -> None:
+    found = computed(lambda x: stack((x, -x, x * 2), axis), DATA)
+    assert np.array_equal(found, np.stack([DATA, -DATA, DATA * 2], axis))
+
+
+@pytest.mark.parametrize(("parts", "axis"), [(2, 2), ((1, 3), 2), ((0, 1, 1), 1), (1, 0)])
+def test_split_is_numpys(parts: Any, axis: int) -> None:
+    wanted = np.split(DATA, parts, axis)
+    for k, part in enumerate(wanted):
+        found = computed(lambda x, k=k: split(x, parts, axis)[k], DATA)
+        assert np.array_equal(found, part)
+
+
+TAKEN: list[Any] = [
+    0,
+    -1,
+    [0, 2, 1],
+    [2, 1, 0],
+    [0, 0, 1, 1],
+    (-1,),
+    [],
+    [[0, 1], [2, 0]],
+    range(2),
+]
+
+
+@pytest.mark.parametrize("indices", TAKEN, ids=str)
+def test_take_at_constants_is_numpys(indices: Any) -> None:
+    wanted = np.take(DATA, np.array(indices, int), 1)
+    assert np.array_equal(computed(lambda x: take(x, indices, 1), DATA), wanted)
+
+
+def test_take_without_an_axis_is_of_the_flat_tile() -> None:
+    assert np.array_equal(computed(lambda x: take(x, [1, 23]), DATA), [1, 23])
+
+
+def test_concat_meets_as_an_addition_does() -> None:
+    with a_trace(TileType((4,), f16), TileType((4,), f32)) as (_, x, y):
+        assert concat([x, y]).dtype is f32
+        assert concat([astdsl.arange(4), x]).dtype is f16
+        assert concat([astdsl.arange(4), astdsl.arange(2)]).weak
+        assert concat([x > 0, y > 0]).dtype.name == "bool"
+        with pytest.raises(TypeMismatch, match="one dtype kind"):
+            concat([x, y > 0])
+
+
+def swapped(x: In[f32, "M N"], o: Out[f32, "M N"], *, b: int) -> None:
+    with pipeline(cdiv(x.shape[0], 8)) as i:
+        left, right = split(x[tile(i, 8), 0:b], 2, axis=1)
+        o[tile(i, 8), 0:b] = concat([right, left], axis=1)
+
+
+@pytest.mark.parametrize("b", [2, 6, 32])
+def test_halves_are_swapped_on_every_witness(b: int) -> None:
+    x = np.arange(20 * b, dtype=np.float32).reshape(20, b)
+    found = agree(kernel(swapped), lambda: (x,), b=b)
+    assert np.array_equal(found, np.concatenate(np.split(x, 2, 1)[::-1], 1))
+
+
+def picked(x: In["M N"], n: i32, o: Out["M"], p: Out["3 N"]) -> None:
+    o[...] = take(x[...], n, 1)
+    p[...] = take(x[...], (2, 0, -1), 0)
+
+
+DTYPES = (np.float32, np.float16, np.float64, np.int8, np.uint32, np.int64, np.bool_)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_take_at_run_time_gives_the_very_bits(dtype: Any) -> None:
+    x = (np.arange(5 * 7).reshape(5, 7) % 3 - 1).astype(dtype)
+    if x.dtype.kind == "f":
+        x[:, 3] = [-0.0, 0.0, np.inf, np.nan, -np.inf]
+    for n in (0, 3, 6):
+        column, rows = agree(kernel(picked), lambda n=n: (x, n))
+        assert column.tobytes() == x[:, n].tobytes()
+        assert rows.tobytes() == x[[2, 0, -1]].tobytes()
+
+
+def ragged_pair(x: In[f32, "M 8"], o: Out[f32, "M"]) -> None:
+    with pipeline(cdiv(x.shape[0], 16)) as i:
+        rows = x[tile(i, 16), 0:8] + 1
+        o[tile(i, 16)] = concat([rows, rows], axis=1).sum(axis=1)
+
+
+def test_what_lies_outside_along_another_axis_is_still_known() -> None:
+    x = np.arange(20 * 8, dtype=np.float32).reshape(20, 8)
+    found = agree(kernel(ragged_pair), lambda: (x,))
+    assert np.array_equal(found, 2 * (x + 1).sum(axis=1))
+
+
+def lost_edge(x: In[f32, "M 8"], o: Out[f32, "M"]) -> None:
+    with pipeline(cdiv(x.shape[0], 16)) as i:
+        rows = x[tile(i, 16), 0:8] + 1
+        o[tile(i, 16)] = concat([rows, rows], axis=0)[0:16, 0]
+
+
+def test_an_edge_along_the_joined_axis_must_be_as_it_was_read() -> None:
+    with pytest.raises(OutsideLost, match="axis 0"):
+        kernel(lost_edge).on("reference")(np.zeros((20, 8), np.float32))
+
+
+MISTAKES: list[tuple[Any, type[KernelError], str]] = [
+    (concat, TypeMismatch, "a list or a tuple"),
+    (lambda x: concat([]), ShapeMismatch, "no tiles"),
+    (lambda x: concat([x, x[0]]), ShapeMismatch, "one rank"),
+    (lambda x: concat([x, x[:, 0:2]], 0), ShapeMismatch, "equal extents"),
+    (lambda x: concat([x, x], 3), ShapeMismatch, "axis 3"),
+    (lambda x: stack([x, x[0]]), ShapeMismatch, "one shape"),
+    (lambda x: split(x, 2, 1), ShapeMismatch, "equal parts"),
+    (lambda x: split(x, (2, 1), 1), BadWindow, "at"),
+    (lambda x: split(x, 0, 1), ShapeMismatch, "0 equal parts"),
+    (lambda x: take(x, 3, 1), BadWindow, "3"),
+    (lambda x: take(x, [0, 5], 1), BadWindow, "index 5"),
+    (lambda x: take(x, [[0], [1, 2]], 1), ShapeMismatch, "uneven"),
+    (lambda x: take(x, 1.5, 1), TypeMismatch, "integers"),
+    (lambda x: take(x, x, 1), TypeMismatch, "f32"),
+    (lambda x: take(x, x.astype(i32), 1), UnsupportedFeature, "tile of kernel integers"),
+]
+
+
+@pytest.mark.parametrize(("wrong", "kind", "said"), MISTAKES)
+def test_a_mistake_says_what_to_do(wrong: Any, kind: type[KernelError], said: str) -> None:
+    with a_trace(TileType((2, 3), f32)) as (_, x), pytest.raises(kind, match=said) as caught:
+        wrong(x)
+    assert caught.value.help
