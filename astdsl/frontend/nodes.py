@@ -60,9 +60,15 @@ def moved(where: Place, node: AnyNode) -> AnyNode:
 
 
 def clone(node: AnyNode) -> AnyNode:
-    """Copy a tree, faster than `copy.deepcopy` does."""
+    """Copy a tree, faster than `copy.deepcopy` does.
+
+    Only what the grammar has is copied: Python shares nodes such as `ast.Load()` among all trees,
+    and some tools (`executing`, under IPython's tracebacks) hang a node's parent on them.
+    """
     made = type(node).__new__(type(node))
     for name, value in vars(node).items():
+        if name not in node._fields and name not in node._attributes:
+            continue
         if isinstance(value, ast.AST):
             setattr(made, name, clone(value))
         elif isinstance(value, list):

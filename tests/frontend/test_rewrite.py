@@ -6,6 +6,7 @@ import ast
 from pathlib import Path
 
 from astdsl.frontend.expressions import ExpressionRewriter
+from astdsl.frontend.nodes import clone
 from astdsl.frontend.rewrite import HANDLERS, REFUSED
 from astdsl.ir.dtypes import i32
 from tests.frontend.test_spans import module_of
@@ -91,3 +92,16 @@ def test_every_expression_of_python_is_rewritten_or_plain() -> None:
     rewritten = {name for name in every if f"visit_{name}" in vars(ExpressionRewriter)}
     assert every == rewritten | (PLAIN & every)
     assert not rewritten & PLAIN
+
+
+def test_a_clone_has_what_the_grammar_has_and_nothing_else() -> None:
+    tree = ast.parse("x = y")
+    for node in ast.walk(tree):
+        node.parent = tree  # type: ignore[attr-defined]
+    try:
+        copied = clone(tree)
+        assert ast.dump(copied) == ast.dump(tree)
+        assert not any(hasattr(node, "parent") for node in ast.walk(copied))
+    finally:
+        for node in ast.walk(tree):  # some are shared by all trees of the process
+            vars(node).pop("parent", None)
