@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -11,7 +14,10 @@ from astdsl.errors import BadWindow, FailedAssertion, ParallelConflict, Unwritte
 from astdsl.ir import ops
 from astdsl.ir.core import IN, INOUT, OUT, Module
 from astdsl.ir.dtypes import DType, bf16, f16, f32, i32
+from astdsl.ir.equality import structurally_equal
 from astdsl.ir.evaluate import evaluate
+from astdsl.ir.parser import parse_module
+from astdsl.ir.printer import print_module
 from astdsl.ir.types import CONDITION, INDEX, TileType
 from tests.building import Maker, add_module, gmem, matmul_module
 
@@ -126,6 +132,45 @@ def test_reading_unwritten_shared_memory_is_reported() -> None:
     m.store(m["o"], (0,), m.load(buffer, (0,), (4,)))
     with pytest.raises(UnwrittenRead, match="buffer"):
         evaluate(m.module(), [np.zeros(4, np.int32)])
+
+
+@contextmanager
+def one_block(m: Maker) -> Iterator[None]:
+    """Append a launch of one block around what is made inside."""
+    with m.region(INDEX) as body:
+        yield
+        m.yields()
+    with m.region() as grid:
+        m.yields(m.index(1))
+    m.op(ops.Launch, grid=grid.block, body=body.block)
+
+
+def scratch_module(written: int) -> Module:
+    """Return a launch that writes elements of scratch, and one that reads two of them."""
+    m = Maker(("x", IN, gmem(i32, None)), ("o", OUT, gmem(i32, 2)))
+    extent = m.make(ops.Dim, ref=m["x"], axis=0)
+    kept = m.make(ops.AllocGmem, dims=(extent,), shape=(None,), dtype=i32, label="kept")
+    with one_block(m):
+        m.store(kept, (0,), m.full(5, i32, written))
+    with one_block(m):
+        m.store(m["o"], (0,), m.load(kept, (0,), (2,)))
+    return m.module()
+
+
+def test_scratch_hands_on_what_a_launch_wrote() -> None:
+    o = np.zeros(2, np.int32)
+    evaluate(scratch_module(2), [np.zeros(4, np.int32), o])
+    assert o.tolist() == [5, 5]
+
+
+def test_reading_what_no_launch_wrote_to_scratch_is_reported() -> None:
+    with pytest.raises(UnwrittenRead, match="kept"):
+        evaluate(scratch_module(1), [np.zeros(4, np.int32), np.zeros(2, np.int32)])
+
+
+def test_scratch_prints_and_parses_back() -> None:
+    module = scratch_module(2)
+    assert structurally_equal(parse_module(print_module(module)), module)
 
 
 def spread_module(write: str, read: str | None = None, axes: str = "spread") -> Module:
