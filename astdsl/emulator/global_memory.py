@@ -159,15 +159,7 @@ class GlobalMemory:
     def _one(self, m: Machine, lanes: Lanes, addresses: Array, width: int) -> Allocation | None:
         """Return the allocation that holds every access, None when it is not one alone."""
         if width > 1 and int(np.bitwise_or.reduce(addresses)) & (width - 1):
-            bad = (addresses & (width - 1)) != 0
-            at = int(addresses[np.argmax(bad)])
-            lane = _lane(lanes, bad)
-            raise m.fault(
-                "E221",
-                f"misaligned access by thread {m.thread_of[lane]}: global address {at:#x} is not a"
-                f" multiple of {width}",
-                lane,
-            )
+            raise misaligned(m, lanes, "global", addresses, width)
         allocation = self.find(int(addresses.min()))
         if allocation is not None and int(addresses.max()) + width <= allocation.high:
             return allocation
@@ -188,7 +180,7 @@ class GlobalMemory:
         self, m: Machine, lanes: Lanes, addresses: Array, width: int, outside: BoolArray
     ) -> Exception:
         address = int(addresses[np.argmax(outside)])
-        lane = _lane(lanes, outside)
+        lane = lanes.first(outside)
         near = self.nearest(address)
         where = "there is no allocation"
         if near is not None:
@@ -214,8 +206,17 @@ class GlobalMemory:
             raise m.fault("E222", text, lane)
 
 
-def _lane(lanes: Lanes, bad: BoolArray) -> int:
-    return int(lanes.index[np.argmax(np.broadcast_to(bad, lanes.n))])
+def misaligned(m: Machine, lanes: Lanes, space: str, addresses: Array, align: int) -> Exception:
+    """Return the fault of an access that is not aligned to its width (PTX ISA 9.7.9.8)."""
+    bad = (addresses & (align - 1)) != 0
+    at = int(addresses[np.argmax(bad)])
+    lane = lanes.first(bad)
+    return m.fault(
+        "E221",
+        f"misaligned access by thread {m.thread_of[lane]}: {space} address {at:#x} is not a"
+        f" multiple of {align}",
+        lane,
+    )
 
 
 def _gather(

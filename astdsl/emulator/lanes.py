@@ -59,6 +59,10 @@ class Lanes:
             self._index = np.arange(span.start, span.stop, dtype=np.int64)
         return self._index
 
+    def first(self, mask: BoolArray) -> int:
+        """Return the first lane for which `mask` is true; a mask of length 1 is of all lanes."""
+        return int(self.index[np.argmax(np.broadcast_to(mask, self.n))])
+
     def where(self, mask: BoolArray) -> Lanes:
         """Return the lanes for which `mask` (one a lane, in order) is true."""
         if self.contiguous:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from astdsl.emulator.global_memory import GlobalMemory
+from astdsl.emulator.global_memory import GlobalMemory, misaligned
 from astdsl.emulator.row_memory import RowMemory
 from astdsl.emulator.scalars import Array, BoolArray, one_a_lane
 from astdsl.emulator.undefined import undefined_fault
@@ -55,9 +55,9 @@ def check_span(m: Machine, lanes: Lanes, span: Span, offsets: Array) -> None:
         raise m.fault(
             "E220",
             f"access of {width} bytes at {span.space} address {at:#x} by thread"
-            f" {m.thread_of[first_lane(lanes, bad)]}, outside of the {span.size_bytes} bytes of"
+            f" {m.thread_of[lanes.first(bad)]}, outside of the {span.size_bytes} bytes of"
             f" {span.space} memory",
-            first_lane(lanes, bad),
+            lanes.first(bad),
         )
     if span.aligned and width > 1 and int(np.bitwise_or.reduce(offsets)) & (width - 1):
         raise misaligned(m, lanes, span.space, offsets, width)
@@ -186,7 +186,7 @@ class Memory:
             rank, offsets = addresses >> RANK_SHIFT, addresses & OFFSET_MASK
             if (rank >= size).any():
                 text = f"shared address of a block outside the cluster of {size}"
-                raise m.fault("E220", text, first_lane(lanes, rank >= size))
+                raise m.fault("E220", text, lanes.first(rank >= size))
             rows = rows // size * size + rank
         span = Span("shared", self.shared.size_bytes, width, aligned=aligned)
         check_span(m, lanes, span, offsets)
@@ -238,21 +238,3 @@ class Memory:
 def in_space(addresses: Array, space: str) -> Array:
     """Return generic addresses of one space as addresses inside it."""
     return addresses if space == "global" else addresses - WINDOWS[space]
-
-
-def first_lane(lanes: Lanes, bad: BoolArray) -> int:
-    """Return the lane of the first true element; a length-1 mask stands for all lanes."""
-    return int(lanes.index[np.argmax(np.broadcast_to(bad, lanes.n))])
-
-
-def misaligned(m: Machine, lanes: Lanes, space: str, addresses: Array, align: int) -> Exception:
-    """Return the fault of an access that is not aligned to its width (PTX ISA 9.7.9.8)."""
-    bad = (addresses & (align - 1)) != 0
-    at = int(addresses[np.argmax(bad)])
-    lane = first_lane(lanes, bad)
-    return m.fault(
-        "E221",
-        f"misaligned access by thread {m.thread_of[lane]}: {space} address {at:#x} is not a"
-        f" multiple of {align}",
-        lane,
-    )
