@@ -6,6 +6,7 @@ step before. Invariant: a condition that cannot be decided may go either way.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
@@ -13,14 +14,6 @@ from astdsl.ir import ops
 from astdsl.ir.core import Block, Op, Value
 from astdsl.lowering.windows import Form, Forms
 
-_COMPARE: dict[str, Callable[[int, int], bool]] = {
-    "eq": lambda x, y: x == y,
-    "ne": lambda x, y: x != y,
-    "lt": lambda x, y: x < y,
-    "le": lambda x, y: x <= y,
-    "gt": lambda x, y: x > y,
-    "ge": lambda x, y: x >= y,
-}
 Truth: TypeAlias = bool | None
 _Rule: TypeAlias = Callable[["Decider", Any], Truth]
 
@@ -47,7 +40,10 @@ def _decide_compare(decider: Decider, op: ops.Compare) -> Truth:
     if not op.x.tile.dtype.is_integer:
         return None
     apart = decider.difference(op.x, op.y)
-    return _COMPARE[op.predicate](apart.constant, 0) if apart.is_constant else None
+    if not apart.is_constant:
+        return None
+    # Predicates have the names of Python's operators.
+    return bool(getattr(operator, op.predicate)(apart.constant, 0))
 
 
 def _decide_and(decider: Decider, op: ops.BitAnd) -> Truth:

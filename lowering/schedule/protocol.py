@@ -12,6 +12,7 @@ which trip count.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
@@ -335,14 +336,6 @@ _RULES: dict[type[Op], _Rule] = {
     ops.AccumulatorWrite: _accumulator,
 }
 
-_COMPARE: dict[str, Callable[[Any, Any], bool]] = {
-    "eq": lambda x, y: x == y,
-    "ne": lambda x, y: x != y,
-    "lt": lambda x, y: x < y,
-    "le": lambda x, y: x <= y,
-    "gt": lambda x, y: x > y,
-    "ge": lambda x, y: x >= y,
-}
 _COMPUTE: dict[type[Op], Callable[..., Number]] = {
     ops.Constant: lambda op: op.value,
     ops.Dim: lambda op: _MADE_UP,
@@ -355,7 +348,7 @@ _COMPUTE: dict[type[Op], Callable[..., Number]] = {
     ops.Minimum: lambda op, x, y: min(x, y),
     ops.Maximum: lambda op, x, y: max(x, y),
     ops.Cast: lambda op, x: x,
-    ops.Compare: lambda op, x, y: _COMPARE[op.predicate](x, y),
+    ops.Compare: lambda op, x, y: getattr(operator, op.predicate)(x, y),
     ops.Select: lambda op, c, x, y: x if c else y,
     ops.BitAnd: lambda op, x, y: x & y,
     ops.BitOr: lambda op, x, y: x | y,

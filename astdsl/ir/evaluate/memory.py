@@ -101,16 +101,14 @@ def _not_arrived(op: Op, memory: Memory, frame: Frame) -> Exception:
 
 
 def _unwritten(op: Op, memory: Memory, place: Place) -> Exception:
-    for landing in memory.landing:
-        mark = np.zeros(memory.data.shape, np.bool_)
-        mark[landing.place] = True
-        if mark[place].any():
-            return ProtocolError(
-                f"{memory.name} is read before the copy into it was waited for",
-                (op.span, "reads"),
-                (landing.span, "the copy"),
-                help="wait on the copy's barrier first",
-            )
+    landing = _landing_on(memory, place)
+    if landing is not None:
+        return ProtocolError(
+            f"{memory.name} is read before the copy into it was waited for",
+            (op.span, "reads"),
+            (landing.span, "the copy"),
+            help="wait on the copy's barrier first",
+        )
     return UnwrittenRead(
         f"{memory.name} is read before it is written",
         (op.span, "reads unwritten elements"),
@@ -140,16 +138,24 @@ def _require_free(op: Op, memory: Memory, place: Place, frame: Frame) -> None:
             (using.span, "reads"),
             help="wait for the reader first",
         )
+    landing = _landing_on(memory, place)
+    if landing is not None:
+        raise ProtocolError(
+            f"{memory.name} is overwritten while a copy into it is in flight",
+            (op.span, "writes"),
+            (landing.span, "the copy"),
+            help="wait on the copy's barrier first",
+        )
+
+
+def _landing_on(memory: Memory, place: Place) -> Landing | None:
+    """Return a copy in flight that writes any of these elements."""
     for landing in memory.landing:
         mark = np.zeros(memory.data.shape, np.bool_)
         mark[landing.place] = True
         if mark[place].any():
-            raise ProtocolError(
-                f"{memory.name} is overwritten while a copy into it is in flight",
-                (op.span, "writes"),
-                (landing.span, "the copy"),
-                help="wait on the copy's barrier first",
-            )
+            return landing
+    return None
 
 
 def load_window(op: ops.Window, fill: Any, frame: Frame) -> Array:
