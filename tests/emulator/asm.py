@@ -1,6 +1,11 @@
 """Small PTX kernels for the tests: a header, declarations and a body."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+
+from astdsl.emulator import DeviceFault
 
 HEADER = """.version 8.8
 .target {target}
@@ -59,3 +64,33 @@ WAIT_{name}:
 def wait(barrier: str, parity: int, name: str = "a") -> str:
     """Return a loop that waits for a phase."""
     return WAIT.format(barrier=barrier, parity=parity, name=name)
+
+
+FILL = """
+FILL:
+  cvt.u64.u32 %d3, %r3;
+  add.u64 %d4, %d0, %d3;
+  add.u32 %r5, %r1, %r3;
+  ld.global.v4.u32 {{%r6, %r7, %r8, %r9}}, [%d4];
+  st.shared.v4.u32 [%r5], {{%r6, %r7, %r8, %r9}};
+  add.u32 %r3, %r3, 2048;
+  setp.lt.u32 %p1, %r3, {n_bytes};
+  @%p1 bra FILL;
+"""
+
+
+def fill(n_bytes: int) -> str:
+    """Return a loop in which 128 threads copy an image from %d0 to %r1; %r3 is 16 * thread."""
+    return FILL.format(n_bytes=n_bytes)
+
+
+def faulting(launch: Callable[..., object]) -> Callable[..., str]:
+    """Return a function of a code and `launch`'s arguments that requires and returns the fault."""
+
+    def fault(code: str, *arguments: Any, **keywords: Any) -> str:
+        with pytest.raises(DeviceFault) as caught:
+            launch(*arguments, **keywords)
+        assert caught.value.code == code, str(caught.value)
+        return str(caught.value)
+
+    return fault

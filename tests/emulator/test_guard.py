@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from astdsl.emulator import DeviceFault, run
 from astdsl.emulator.asynchronous import Completion
 from astdsl.emulator.formats.tensormap import TensorMap
-from tests.emulator.asm import kernel, map_address, wait
+from tests.emulator.asm import faulting, kernel, map_address, wait
 
 # 64 threads; shared memory: two slots of 1 KiB at 0 and 1024, two barriers behind them.
 BEGIN = f"""
@@ -55,11 +55,7 @@ def launch(
     return source, target
 
 
-def fault(code: str, *parts: str, **more: Any) -> str:
-    with pytest.raises(DeviceFault) as caught:
-        launch(*parts, **more)
-    assert caught.value.code == code, str(caught.value)
-    return str(caught.value)
+fault = faulting(launch)
 
 
 @pytest.mark.parametrize("completion", ["late", "early", 1, 2, 3])

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from astdsl.emulator import DeviceFault, run
+from astdsl.emulator import run
 from astdsl.emulator.asynchronous import Completion
-from tests.emulator.asm import kernel, wait
+from tests.emulator.asm import faulting, kernel, wait
 
 COMPLETIONS = ["late", "early", 11]
 BEGIN = """
@@ -34,11 +34,7 @@ def launch(
     return out
 
 
-def fault(code: str, body: str, **more: Any) -> str:
-    with pytest.raises(DeviceFault) as caught:
-        launch(body, **more)
-    assert caught.value.code == code, str(caught.value)
-    return str(caught.value)
+fault = faulting(launch)
 
 
 @pytest.mark.parametrize("completion", COMPLETIONS)

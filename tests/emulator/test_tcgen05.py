@@ -13,7 +13,7 @@ from astdsl.emulator.formats.descriptors import MatrixDescriptor, encode_tcgen05
 from astdsl.emulator.formats.fragments import accumulator_lanes, tmem_access
 from astdsl.emulator.formats.instruction import MMA_KINDS, InstructionDescriptor
 from astdsl.emulator.formats.swizzle import Swizzle, swizzle
-from tests.emulator.asm import kernel, wait
+from tests.emulator.asm import faulting, fill, kernel, wait
 from tests.emulator.test_wgmma import descriptor_of, place, random_tile
 
 COMPLETIONS = ["late", "early", 5]
@@ -29,15 +29,7 @@ BEGIN = f"""
   ld.param.u64 %d0, [a0];
   ld.param.u64 %d1, [a1];
   shl.b32 %r3, %r0, 4;
-FILL:
-  cvt.u64.u32 %d3, %r3;
-  add.u64 %d4, %d0, %d3;
-  add.u32 %r5, %r1, %r3;
-  ld.global.v4.u32 {{%r6, %r7, %r8, %r9}}, [%d4];
-  st.shared.v4.u32 [%r5], {{%r6, %r7, %r8, %r9}};
-  add.u32 %r3, %r3, 2048;
-  setp.lt.u32 %p1, %r3, {IMAGE_BYTES};
-  @%p1 bra FILL;
+{fill(IMAGE_BYTES)}
   @%p0 mbarrier.init.shared::cta.b64 [%r2], 1;
   @%p7 tcgen05.alloc.cta_group::1.sync.aligned.shared::cta.b32 [%r2 + 8], 64;
   @%p7 tcgen05.relinquish_alloc_permit.cta_group::1.sync.aligned;
@@ -98,11 +90,7 @@ def launch(
     return out
 
 
-def fault(code: str, body: str, **more: Any) -> str:
-    with pytest.raises(DeviceFault) as caught:
-        launch(body, **more)
-    assert caught.value.code == code, str(caught.value)
-    return str(caught.value)
+fault = faulting(launch)
 
 
 def product(

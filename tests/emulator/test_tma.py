@@ -1,6 +1,5 @@
 """Tests of TMA and bulk copies, by kernels of one block or a few."""
 
-from collections.abc import Callable
 from typing import Any
 
 import ml_dtypes
@@ -8,11 +7,11 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from astdsl.emulator import DeviceFault, run
+from astdsl.emulator import run
 from astdsl.emulator.asynchronous import Completion
 from astdsl.emulator.formats.swizzle import Swizzle, swizzle
 from astdsl.emulator.formats.tensormap import OutOfBounds, TensorMap
-from tests.emulator.asm import kernel, map_address, wait
+from tests.emulator.asm import faulting, kernel, map_address, wait
 
 COMPLETIONS = ["late", "early", 7]
 SHARED_BYTES = 8192 + 16
@@ -110,11 +109,7 @@ def test_boxes_have_one_to_five_dimensions(rank: int) -> None:
     assert np.array_equal(out, expected)
 
 
-def fault(code: str, action: Callable[[], object]) -> str:
-    with pytest.raises(DeviceFault) as caught:
-        action()
-    assert caught.value.code == code, str(caught.value)
-    return str(caught.value)
+fault = faulting(lambda action: action())
 
 
 @pytest.mark.parametrize("completion", COMPLETIONS)

@@ -1,6 +1,7 @@
 """Tests of warpgroup products, by kernels of one warpgroup, against NumPy."""
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import ml_dtypes
@@ -14,7 +15,7 @@ from astdsl.emulator.formats.descriptors import MatrixDescriptor, encode_wgmma_d
 from astdsl.emulator.formats.fragments import wgmma_a_fragment, wgmma_d_fragment
 from astdsl.emulator.formats.swizzle import Swizzle, swizzle
 from astdsl.emulator.mbarriers import LIMIT
-from tests.emulator.asm import kernel
+from tests.emulator.asm import faulting, fill, kernel
 
 COMPLETIONS = ["late", "early", 3]
 RNG = np.random.default_rng(0)
@@ -30,15 +31,7 @@ BEGIN = """
   ld.param.u64 %d1, [a1];
   shl.b32 %r2, %r0, 4;
   mov.u32 %r3, %r2;
-FILL:
-  cvt.u64.u32 %d3, %r3;
-  add.u64 %d4, %d0, %d3;
-  add.u32 %r5, %r1, %r3;
-  ld.global.v4.u32 {{%r6, %r7, %r8, %r9}}, [%d4];
-  st.shared.v4.u32 [%r5], {{%r6, %r7, %r8, %r9}};
-  add.u32 %r3, %r3, 2048;
-  setp.lt.u32 %p1, %r3, {bytes};
-  @%p1 bra FILL;
+{fill}
   fence.proxy.async.shared::cta;
   bar.sync 0;
 """
@@ -71,7 +64,7 @@ def launch(
     padded = np.zeros(shared_bytes, np.uint8)
     padded[: len(image)] = image
     out = np.zeros((grid * threads, n_registers), np.uint32)
-    code = BEGIN.format(bytes=shared_bytes) + body + store_registers(registers(n_registers))
+    code = BEGIN.format(fill=fill(shared_bytes)) + body + store_registers(registers(n_registers))
     ptx = kernel(code, ["u64", "u64", *["u64"] * len(extra)], shared_bytes=shared_bytes)
     run(ptx, "k", (grid,), (threads,), [padded, out, *extra], completion=completion)
     return out
@@ -289,11 +282,7 @@ THERE:"""
     assert np.array_equal(result(launch(code, image, 4), 8), expected)
 
 
-def fault(code: str, body: str, image: NDArray[Any], n_registers: int = 4) -> str:
-    with pytest.raises(DeviceFault) as caught:
-        launch(body, image, n_registers)
-    assert caught.value.code == code, str(caught.value)
-    return str(caught.value)
+fault = faulting(partial(launch, n_registers=4))
 
 
 def tiles() -> tuple[NDArray[Any], str]:
