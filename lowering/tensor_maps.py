@@ -52,6 +52,8 @@ def why_not(ref: RefType, sizes: tuple[int, ...], steps: tuple[int, ...]) -> str
         return f"it has {ref.rank} axes, TMA has {MAX_RANK}"
     if any(step != 1 for step in steps):
         return "the window has steps"
+    if 0 in sizes:
+        return "the window has no elements"
     if ref.dtype.bits % 8:
         return f"{ref.dtype.name} has no whole byte size"
     contiguous = contiguous_axis(ref)

@@ -398,6 +398,20 @@ def scalar_helpers(x: In[f32, "N"], o: Out[f32, "N"]):
         o[i] = max(absolute(x[i]), 2.0) + min(x[i], 1) + abs(x[i]) + float(i)
 
 
+def added(t, times):
+    return t if times == 0 else added(t + 1, times - 1)
+
+
+@kernel
+def by_recursion(x: In[f32, "N"], o: Out[f32, "N"]):
+    o[0:64] = added(x[0:64], 3)
+
+
+def test_a_helper_may_call_itself() -> None:
+    x = whole(64)
+    np.testing.assert_array_equal(agree(by_recursion, lambda: (x,), targets=ONE), x + 3)
+
+
 @kernel
 def triple(t: In[f32, "N"], o: Out[f32, "N"]):
     with pipeline(cdiv(t.shape[0], 32)) as i:
