@@ -430,9 +430,7 @@ def whole_ref(root: Root) -> Ref:
     return Ref(root, axes, tuple(range(len(shape))))
 
 
-def parameter_ref(
-    value: Value, name: str, role: str, dim_names: Sequence[str | None] = ()
-) -> Ref:
+def parameter_ref(value: Value, name: str, role: str, dim_names: Sequence[str | None] = ()) -> Ref:
     """Return the ref of a parameter; `dim_names` name its axes, equal names equal extents.
 
     Called for every parameter before the body is traced, so that a dim knows all its places.
