@@ -9,9 +9,9 @@ import os
 from collections.abc import Iterable
 from typing import Any
 
-from astdsl.errors import ShapeMismatch, TypeMismatch, UnsupportedFeature, WrittenInput
+from astdsl.errors import ShapeMismatch, TypeMismatch, UnsupportedFeature
 from astdsl.ir import ops
-from astdsl.ir.core import IN, SCRATCH, Value
+from astdsl.ir.core import SCRATCH, Value
 from astdsl.ir.dtypes import f4e2m1
 from astdsl.ir.types import GMEM as GLOBAL
 from astdsl.ir.types import SMEM as SHARED
@@ -169,13 +169,7 @@ def copy_smem_to_gmem(
     name = "copy_smem_to_gmem"
     source = _require_ref(name, "src", src, SHARED)
     target = _require_ref(name, "dst", dst, GLOBAL)
-    if target.root.role == IN:
-        raise fault(
-            WrittenInput,
-            f"`{target.root.name}` is an `In` parameter, which is only read",
-            (target.root.value, "it is declared here"),
-            help="annotate it as `InOut[...]` to change it in place, or write an `Out`",
-        )
+    target.root.require_writable()
     emit(ops.CopyOut, **_copy_fields(name, target, source, predicate))
     if commit_group:
         commit_smem_to_gmem_group()

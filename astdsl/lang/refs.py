@@ -57,6 +57,16 @@ class Root:
     dims: tuple[str | None, ...]
     extents: tuple[Form, ...] = ()
 
+    def require_writable(self) -> None:
+        """Refuse to write an input."""
+        if self.role == IN:
+            raise fault(
+                WrittenInput,
+                f"`{self.name}` is an `In` parameter, which is only read",
+                (self.value, "it is declared here"),
+                help="annotate it as `InOut[...]` to change it in place, or write an `Out`",
+            )
+
     def extent(self, axis: int) -> Form:
         """Return the extent of an axis as a form."""
         if self.extents:
@@ -244,13 +254,7 @@ class Ref:
 
     def write(self, value: object) -> None:
         """Store a value into the whole view, broadcast and converted as `astype` does."""
-        if self.root.role == IN:
-            raise fault(
-                WrittenInput,
-                f"`{self.root.name}` is an `In` parameter, which is only read",
-                (self.root.value, "it is declared here"),
-                help="annotate it as `InOut[...]` to change it in place, or write an `Out`",
-            )
+        self.root.require_writable()
         fields = self.window_fields()
         shape = tuple(self._size(k) for k in self.order)
         operand = as_operand(value, "a store")
