@@ -245,6 +245,11 @@ class Placed:
         """A method's first argument, empty for a function."""
         return self._place[2]
 
+    @property
+    def is_placed(self) -> bool:
+        """Whether a device or a target is settled."""
+        return any(self._place[:2])
+
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Launch on this device."""
         with self._kernel.boundary:

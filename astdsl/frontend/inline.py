@@ -40,6 +40,12 @@ def inlined(session: Session, kernel: Any) -> Callable[..., Any]:
 
     It returns the outputs that it was passed, as a launch does.
     """
+    if getattr(kernel, "is_placed", False):
+        raise fault(
+            UnsupportedFeature,
+            f"`{kernel.__name__}` is called in a kernel on a device or for a target of its own",
+            help="call it without `.on(...)`: it runs where the caller does",
+        )
     function, receiver = kernel, getattr(kernel, "receiver", ())
     while type(function) is not FunctionType:
         function = function.__wrapped__

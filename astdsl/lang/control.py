@@ -10,7 +10,13 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from astdsl.errors import BadPipeline, UnknownName, UnsupportedFeature, did_you_mean
+from astdsl.errors import (
+    BadPipeline,
+    TypeMismatch,
+    UnknownName,
+    UnsupportedFeature,
+    did_you_mean,
+)
 from astdsl.ir.ops import INFERRED, SEQUENTIAL, SPREAD
 from astdsl.lang.blocks import BlockFunction, trace_for, trace_pipeline
 from astdsl.lang.indices import as_index
@@ -85,6 +91,12 @@ def unroll(iterable: Iterable[Any]) -> list[Any]:
 
     `unroll(range(n))` needs an `n` that is a constant or a dim, which becomes one.
     """
+    if not isinstance(iterable, Iterable):
+        raise fault(
+            TypeMismatch,
+            f"`unroll` takes what a `for` runs through, got {iterable!r}",
+            help="write `unroll(range(n))`",
+        )
     return list(iterable)
 
 

@@ -33,12 +33,14 @@ from astdsl.lang.shapes import (
     iota,
     normalized_axes,
     reshape,
+    zeros,
 )
 from astdsl.lang.tracing import emit, fault
 from astdsl.lang.values import Tile, fits_i32
 
 # Integers that hold the bits of an element, by its width.
 WORDS = {8: u8, 16: u16, 32: u32, 64: u64}
+MOST_CHOICES = 64
 
 
 def concat(tiles: object, axis: object = 0) -> Tile:
@@ -93,8 +95,9 @@ def take(x: object, indices: object, axis: object = None) -> Tile:
     """Return the elements of x at `indices` along `axis`, by NumPy's rules.
 
     Compile-time indices may be one integer or a list, negative from the end. One kernel integer
-    picks by a reduction; outside 0 to extent - 1 it gives zeros. Without `axis` x is flat.
-    Errors: BadWindow, UnsupportedFeature for tiles of indices.
+    picks by a reduction, a tile of them by a choice for each place of an axis of at most 64
+    elements; outside 0 to extent - 1 they give zeros. Without `axis` x is flat.
+    Errors: BadWindow, UnsupportedFeature for tiles of indices along longer axes.
     """
     tile = as_tile(x, "`take`")
     tile = reshape(tile, -1) if axis is None else tile
@@ -164,12 +167,7 @@ def _taken_at_run_time(tile: Tile, at: Tile, along: int) -> Tile:
     """Pick by a kernel integer: of the elements' bits all others are 0, and they are joined."""
     require_kind("`take`", (INT, UINT), at)
     if at.shape:
-        raise fault(
-            UnsupportedFeature,
-            f"`take` at a tile of kernel integers is not in this version, got {at}",
-            (at.value, f"{at} comes from here"),
-            help="take one at a time: `take(t, i, axis)` with a scalar i; or give constants",
-        )
+        return _chosen(tile, at, along)
     is_it = iota(tile.shape, along) == at
     if tile.kind == BOOL:
         return any_along(is_it & tile, axis=along)
@@ -184,6 +182,26 @@ def _taken_at_run_time(tile: Tile, at: Tile, along: int) -> Tile:
     edges = tile.edges.renumbered({old: new for new, old in enumerate(kept)})
     low, high = tile.bounds
     return Tile(value, weak=tile.weak, bounds=(min(low, 0), max(high, 0)), edges=edges)
+
+
+def _chosen(tile: Tile, at: Tile, along: int) -> Tile:
+    """Pick by a tile of kernel integers: one choice for each place of a short axis."""
+    extent = tile.shape[along]
+    if extent > MOST_CHOICES:
+        raise fault(
+            UnsupportedFeature,
+            f"`take` at a tile of kernel integers along an axis of {extent} elements, "
+            f"{MOST_CHOICES} is the most in this version",
+            (at.value, f"{at} comes from here"),
+            help="take one at a time: `take(t, i, axis)` with a scalar i; or give constants",
+        )
+    shape = (*tile.shape[:along], *at.shape, *tile.shape[along + 1 :])
+    found = zeros(shape, tile.dtype)
+    after = (None,) * (tile.ndim - along - 1)
+    for k in range(extent):
+        key = (*(slice(None),) * along, k, *(None,) * at.ndim, Ellipsis)
+        found = where(index(at == k, (Ellipsis, *after)), index(tile, key), found)
+    return found
 
 
 def _part(tile: Tile, along: int, start: int, stop: int) -> Tile:

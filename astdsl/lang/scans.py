@@ -101,6 +101,12 @@ class _Work:
                 *sources(*given),
                 help="`broadcast_to` repeats a tile",
             )
+        if not callable(combine):
+            raise fault(
+                TypeMismatch,
+                f"{what} combines by a function, got {combine!r}",
+                help=f"write {what[:-1]}(t, axis, maximum)`, or a `lambda left, right: ...`",
+            )
         self._combine, self._what = combine, what
         (self.along,) = normalized_axes(as_extent(axis, what), given[0].ndim, what)
         self.extent = given[0].shape[self.along]
@@ -130,7 +136,16 @@ class _Work:
 
     def _called(self, left: Parts, right: Parts) -> Parts:
         operands = (left, right) if self._is_tuple else (left[0], right[0])
-        result = self._combine(*operands)
+        try:
+            result = self._combine(*operands)
+        except TypeError as error:
+            if error.__traceback__ is None or error.__traceback__.tb_next is not None:
+                raise  # it is the function's own
+            raise fault(
+                TypeMismatch,
+                f"the function of {self._what} is called with two operands: {error}",
+                help="it takes a left and a right one: a tile each, or a tuple of tiles each",
+            ) from None
         made = tuple(result) if isinstance(result, tuple | list) else (result,)
         if len(made) != len(left):
             raise fault(

@@ -279,7 +279,7 @@ class _Picked:
 
 @method("__getitem__")
 def index(x: Tile, key: object) -> Tile:
-    """Return what NumPy's rules pick by constants: integers, slices, `...`, `None`.
+    """Return what NumPy's rules pick by constants: integers, slices, windows, `...`, `None`.
 
     Errors: BadWindow outside the tile, NotConstant for kernel values.
     """
@@ -330,6 +330,8 @@ def _pick(x: Tile, picked: _Picked, item: object) -> None:
         return
     axis = len(picked.starts)
     extent = x.shape[axis]
+    as_slice = getattr(type(item), "as_slice", None)  # of what `tile` and `ds` give
+    item = as_slice(item) if as_slice else item
     if isinstance(item, slice):
         _pick_slice(x, picked, _constant_slice(item), axis)
         return

@@ -9,9 +9,10 @@ from astdsl.errors import ShapeMismatch, TypeMismatch, UnsupportedFeature
 from astdsl.ir import ops
 from astdsl.ir.core import Value
 from astdsl.ir.dtypes import DType, bf16, f16, f32, f64, i8, i32, u8
-from astdsl.lang.elementwise import convert, meet, settle, sources
+from astdsl.lang.elementwise import binary, convert, meet, settle, sources
 from astdsl.lang.masks import masked
 from astdsl.lang.ragged import LOST, ZERO, Edges, HalfSpace
+from astdsl.lang.rows import ADD
 from astdsl.lang.shapes import index
 from astdsl.lang.tracing import emit, fault
 from astdsl.lang.values import Tile, method
@@ -45,10 +46,11 @@ def dot(
 
     Operands of different dtypes meet as in `a * b` (8-bit integers may differ in sign). The result
     is f32, of f64 f64, of 8-bit integers i32; products are exact (f32 operands too) and summed in
-    that dtype in an unspecified order. Elements outside along k take no part.
-    Errors: TypeMismatch, ShapeMismatch; UnsupportedFeature for `acc`, `precision` and scales.
+    that dtype in an unspecified order. Elements outside along k take no part. `acc`, of the
+    result's shape and dtype, is added to it: `acc + a @ b`.
+    Errors: TypeMismatch, ShapeMismatch; UnsupportedFeature for `precision` and scales.
     """
-    _refuse_options(acc, {"precision": precision, "a_scale": a_scale, "b_scale": b_scale})
+    _refuse_options({"precision": precision, "a_scale": a_scale, "b_scale": b_scale})
     left, right = settle(a, "`@`"), settle(b, "`@`")
     _require_ranks(left, right)
     dtypes = _operand_dtypes(left, right)
@@ -64,16 +66,23 @@ def dot(
             help="the last axis of the left operand is the first of the right one; `.T` turns one",
         )
     product = _product(rows, columns, dtypes)
-    return index(product, (*([0] if is_row else []), ..., *([0] if is_column else [])))
+    found = index(product, (*([0] if is_row else []), ..., *([0] if is_column else [])))
+    return found if acc is None else _accumulated(acc, found)
 
 
-def _refuse_options(acc: object, others: dict[str, object]) -> None:
-    if acc is not None:
+def _accumulated(acc: object, product: Tile) -> Tile:
+    tile = settle(acc, "`acc` of `dot`")
+    if tile.shape != product.shape or tile.dtype is not product.dtype:
         raise fault(
-            UnsupportedFeature,
-            "`dot(..., acc=)` is not in this version",
-            help="write `acc + a @ b`, which adds on the tensor core too",
+            ShapeMismatch if tile.shape != product.shape else TypeMismatch,
+            f"`acc` of `dot` is what the product is, {product}, got {tile}",
+            *sources(tile),
+            help=f"start with `zeros({product.shape}, {product.dtype})`",
         )
+    return binary(ADD, tile, product)
+
+
+def _refuse_options(others: dict[str, object]) -> None:
     for name, value in others.items():
         if value is not None:
             raise fault(

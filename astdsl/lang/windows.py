@@ -28,6 +28,18 @@ class Window:
     size: int
     step: int = 1
 
+    def as_slice(self) -> slice:
+        """Return the window as a slice of a tile, which its start must be constant for."""
+        start = self.start.number if isinstance(self.start, Literal) else self.start
+        low = as_extent(start, "the start of a window of a tile")
+        if low < 0:
+            raise fault(
+                BadWindow,
+                f"a window of a tile starts at {low}",
+                help="windows of tiles lie inside; only those of global arrays may cross an edge",
+            )
+        return slice(low, low + max((self.size - 1) * self.step + 1, 0), self.step)
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Span1D:

@@ -190,9 +190,14 @@ def gives_a_tile_for_an_output(x: In[f32, "M N"], o: Out[f32, "M N"]) -> None:
     scale(x, x[0:8, 0:8])
 
 
+def places_the_callee(x: In[f32, "M N"], o: Out[f32, "M N"]) -> None:
+    scale.on("emulator")(x, o)
+
+
 @pytest.mark.parametrize(
     ("body", "kind", "said"),
     [
+        (places_the_callee, UnsupportedFeature, "on a device"),
         (omits_the_output, UnsupportedFeature, "without its output `o`"),
         (writes_an_input, WrittenInput, "`x` is an `In`"),
         (gives_other_extents, BadArgument, "`N` is 8 by axis 1 of `x`, and 7"),

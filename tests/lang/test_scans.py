@@ -132,6 +132,8 @@ MISTAKES: list[tuple[Any, type[KernelError], str]] = [
     (lambda x: scan((x, x), 0, lambda a, b: a[0]), TypeMismatch, "1 values for 2"),
     (lambda x: scan(x, 0, lambda a, b: a > b), TypeMismatch, "gives bool"),
     (lambda x: scan(x, 0, lambda a, b: a[0:1]), TypeMismatch, "gives"),
+    (lambda x: scan(x, 0, 3), TypeMismatch, "by a function"),
+    (lambda x: scan(x, 0, lambda a: a), TypeMismatch, "two operands"),
     (lambda x: scan(x[0:0], 0, maximum), ShapeMismatch, "no elements"),
 ]
 

@@ -251,3 +251,26 @@ def test_products_of_integers_that_no_unit_multiplies_are_refused() -> None:
 def test_options_of_dot_that_are_not_there_are_refused(option: str) -> None:
     with a_trace(TileType((4, 4), f32)) as (_, x), pytest.raises(UnsupportedFeature, match=option):
         astdsl.dot(x, x, **{option: "tf32"})
+
+
+def test_windows_of_a_tile_are_slices() -> None:
+    found = computed(lambda t: t[0, astdsl.ds(1, 2), astdsl.ds(0, 2, 3)], DATA)
+    assert np.array_equal(found, DATA[0, 1:3, 0:4:3])
+    assert np.array_equal(computed(lambda t: t[astdsl.tile(1, 1)], DATA), DATA[1:2])
+
+
+@pytest.mark.parametrize("start", [-1, 3])
+def test_a_window_of_a_tile_lies_inside(start: int) -> None:
+    with a_trace(TileType((4,), f32)) as (_, x), pytest.raises(BadWindow):
+        x[astdsl.ds(start, 2)]
+
+
+def test_dot_adds_to_an_accumulator() -> None:
+    x = DATA[0]
+    found = computed(lambda t: astdsl.dot(t, t.T, acc=astdsl.ones((3, 3), f32)), x)
+    assert np.array_equal(found, x @ x.T + 1)
+    with a_trace(TileType((4, 4), f16)) as (_, t):
+        with pytest.raises(TypeMismatch, match=r"`acc` .* f32\[4x4\], got f16"):
+            astdsl.dot(t, t, t)
+        with pytest.raises(ShapeMismatch, match="`acc`"):
+            astdsl.dot(t, t, astdsl.zeros((4,), f32))
