@@ -19,6 +19,7 @@ from astdsl.errors import ParallelConflict
 from astdsl.ir import ops
 from astdsl.ir.core import Block, Op, Value, walk
 from astdsl.ir.rewrite import count_uses, values_made
+from astdsl.ir.types import GMEM
 from astdsl.lowering.schedule.first_step import reads_carried
 from astdsl.lowering.windows import Form, Forms
 
@@ -112,10 +113,14 @@ class _Analysis:
         return None
 
     def proved_conflict(self, axis: int) -> ops.Window | None:
-        """Return a store that every step does, to a window that no index of the axis moves."""
+        """Return a store that every step does, to a window that no index of the axis moves.
+
+        On-chip memory is each block's own.
+        """
         index = self.pipeline.body.args[axis]
+        stores = [store for store in self.stores if store.ref.ref.space == GMEM]
         for op in self.pipeline.body.ops:
-            if op in self.stores and not any(self._depends(start, index) for start in op.starts):
+            if op in stores and not any(self._depends(start, index) for start in op.starts):
                 return op
         return None
 

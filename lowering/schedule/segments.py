@@ -8,7 +8,8 @@ After
 An outermost pipeline is a launch of its own. What else acts on memory, and a pipeline that carries
 something out, runs in one block: neighbours of that kind share a launch. Values are recomputed by
 the launches that use them, if they read the same there; those that a launch alone can know are its
-results, which later launches read from scratch.
+results, which later launches read from scratch. On-chip memory that one `parallel` alone uses is
+allocated by each of its blocks; any other keeps the whole kernel in one block.
 
 Invariant: what an operation reads was written by the same operations as in program order.
 """
@@ -42,11 +43,12 @@ class Segment:
 def cut(body: Sequence[Op]) -> list[Segment]:
     """Return the launches of a kernel's body; none where nothing acts."""
     program = _Program(body)
-    if any(effect_of(op) == ACTS for op in body if not isinstance(op, ops.Pipeline)):
+    own = program.made_by_each_block()
+    outside = (k for k, op in enumerate(body) if k not in own and not isinstance(op, ops.Pipeline))
+    if any(effect_of(body[k]) == ACTS for k in outside):
         # Barriers, shared memory and groups of copies are a block's own.
-        every = [tuple(range(len(body)))]
-        return [Segment(every[0], (), (), is_spread=False)]
-    acting = {k for k, op in enumerate(body) if _acts(op)}
+        return [Segment(tuple(range(len(body))), (), (), is_spread=False)]
+    acting = {k for k, op in enumerate(body) if k not in own and _acts(op)}
     while True:
         groups = program.groups(acting)
         segments = [program.segment(group, groups) for group in groups]
@@ -61,6 +63,10 @@ def _acts(op: Op) -> bool:
     return isinstance(op, ops.Pipeline) or changes_memory(op)
 
 
+# On-chip memory and barriers, which a block has for itself.
+_ALLOCATIONS = (ops.AllocSmem, ops.AllocBarrier, ops.AllocAccumulator, ops.Counter)
+
+
 class _Program:
     def __init__(self, body: Sequence[Op]) -> None:
         self.body = body
@@ -70,6 +76,24 @@ class _Program:
     def used(self) -> set[Value]:
         """Every value that an operation uses."""
         return {v for op in walk(Block(ops=tuple(self.body))) for v in op.operands}
+
+    def made_by_each_block(self) -> set[int]:
+        """Return the allocations that only one `parallel` uses: its steps share nothing on chip."""
+        users: dict[Value, set[int]] = {}
+        for k, op in enumerate(self.body):
+            for value in _uses(op):
+                users.setdefault(value, set()).add(k)
+        found = set()
+        for k, op in enumerate(self.body):
+            if isinstance(op, _ALLOCATIONS):
+                used_by = users.get(op.result, set())
+                if len(used_by) <= 1 and all(map(self._is_parallel, used_by)):
+                    found.add(k)
+        return found
+
+    def _is_parallel(self, position: int) -> bool:
+        op = self.body[position]
+        return isinstance(op, ops.Pipeline) and ops.SPREAD in op.axes and self.is_alone(position)
 
     def groups(self, acting: Iterable[int]) -> list[tuple[int, ...]]:
         """Return the positions that act, by launch."""
