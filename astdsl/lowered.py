@@ -148,7 +148,8 @@ class Lowered:
         for entry, launch in zip(compiled.plan.entries, launches, strict=True):
             if len(launches) > 1:
                 yield f"launch {entry.name} at {launch.span}"
-            yield f"blocks: {self._number(entry.grid)} of {entry.threads} threads"
+            blocks = self._number(entry.grid, "as many as the scalars ask for,")
+            yield f"blocks: {blocks} of {entry.threads} threads"
             yield f"shared memory: {entry.shared_bytes} bytes"
             yield from _buffers(launch.body)
 
@@ -163,12 +164,13 @@ class Lowered:
 
     def _scratch(self, plan: LaunchPlan) -> Iterator[str]:
         for each in plan.scratch:
-            dims = " ".join(map(self._number, each.shape))
+            dims = " ".join(self._number(extent, "?") for extent in each.shape)
             yield f"scratch {each.name} at {each.span}: {each.dtype} {dims}"
 
-    def _number(self, expression: HostExpression) -> str:
+    def _number(self, expression: HostExpression, unknown: str) -> str:
+        """Return what the shapes settle as a number; what scalars decide is unknown."""
         if reads_scalars(expression):
-            return "as many as the scalars ask for,"
+            return unknown
         return str(compile_host(expression)(self._call.shapes, ()))
 
     def timeline(self) -> str:

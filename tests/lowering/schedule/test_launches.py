@@ -491,6 +491,8 @@ def test_the_extents_of_scratch_may_depend_on_scalars(n: int) -> None:
 def test_scratch_is_named_by_explain() -> None:
     text = long_softmax.lower(spec((9, 100), f32)).explain()
     assert "f32 9" in next(line for line in text.splitlines() if line.startswith("scratch GMEM"))
+    text = sized_by_a_scalar.lower(2, spec((32,), f32)).explain()
+    assert "f32 ? 16" in next(line for line in text.splitlines() if line.startswith("scratch GMEM"))
 
 
 @kernel
