@@ -21,6 +21,18 @@ MOST_WARPGROUPS = 4
 TILE_REGISTERS = 128
 COMFORTABLE_REGISTERS = 64
 _REGISTER_BITS = 32
+# Functions of many instructions: LLVM keeps what goes in and what comes out of a tile side by side.
+ELEMENTARY = (
+    ops.Exp,
+    ops.Exp2,
+    ops.Log,
+    ops.Log2,
+    ops.Tanh,
+    ops.Erf,
+    ops.Sin,
+    ops.Cos,
+    ops.Power,
+)
 
 
 def choose_warpgroups(body: Block, target: Target) -> int:
@@ -29,7 +41,8 @@ def choose_warpgroups(body: Block, target: Target) -> int:
     products = {op.result.tile.shape for op in dots}
     sizes = [(op, _registers(v.tile, products, target)) for op, v in _held(body)]
     largest, registers = max(sizes, key=lambda size: size[1], default=(None, 0))
-    limit = TILE_REGISTERS if dots else COMFORTABLE_REGISTERS
+    works = any(isinstance(op, ELEMENTARY) for op in walk(body))
+    limit = TILE_REGISTERS if dots and not works else COMFORTABLE_REGISTERS
     groups = 1
     while registers > limit * groups and groups < MOST_WARPGROUPS:
         if not _divides(dots, 2 * groups, target):

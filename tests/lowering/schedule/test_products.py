@@ -192,3 +192,10 @@ def test_f32_operands_multiply_exactly() -> None:
     b[0] = x
     found = matmul.on("emulator")(a, b, bm=16, bn=16, bk=16)
     assert (found == np.float32(float(x) * float(x))).all()
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_an_epilogue_of_elementary_functions_spills_nothing(target: str) -> None:
+    arguments = spec((512, 512), f16), spec((512, 512), f16), spec((512,), f32)
+    resources = bias_gelu.lower(*arguments, target=target, bm=128, bn=128).resources
+    assert (resources.spill_bytes, resources.messages) == (0, ())
