@@ -18,7 +18,7 @@ from astdsl.frontend.nodes import place
 from astdsl.frontend.reads import Reads
 from astdsl.frontend.session import Session
 from astdsl.frontend.source_text import FunctionSource, find_function
-from astdsl.frontend.unknown import unknown_name
+from astdsl.frontend.unknown import endless_recursion, unknown_name
 from astdsl.ir.builder import Builder
 from astdsl.ir.core import Module, Param, Value
 from astdsl.ir.types import RefType, TileType
@@ -87,6 +87,8 @@ def trace_kernel(
             result = session.rewritten(function)(**given, **constants)
         except NameError as error:
             raise unknown_name(error, codes) from None
+        except RecursionError as error:
+            raise endless_recursion(error, codes) from None
     if result is not None:
         raise _returns_value(source)
     params = [

@@ -1,18 +1,22 @@
-"""Names that a kernel's text misspells, or reads before it assigns them.
+"""Names that a kernel's text misspells, or reads before it assigns them, and endless recursion.
 
-Invariant: only what rewritten code itself reads becomes a KernelError; a NameError from deeper down
-is the user's own Python failing, and stays one.
+Invariant: only what rewritten code itself does becomes a KernelError; an error from deeper down is
+the user's own Python failing, and stays one.
 """
 
 from __future__ import annotations
 
 import builtins
 import re
+from collections.abc import Iterator
 from types import FrameType, TracebackType
 
 from astdsl.errors import UnknownName, UnsupportedFeature, did_you_mean
 from astdsl.frontend.locate import Codes
 from astdsl.lang.missing import MISSING
+
+# More frames of a kernel's own text than this are no nest of helpers that somebody wrote.
+SURELY_ENDLESS = 50
 
 
 def unknown_name(error: NameError, codes: Codes) -> Exception:
@@ -40,6 +44,27 @@ def unknown_name(error: NameError, codes: Codes) -> Exception:
         (span, ""),
         help=did_you_mean(name, known) or "import it, or define it before the kernel is called",
     )
+
+
+def endless_recursion(error: RecursionError, codes: Codes) -> Exception:
+    """Return the KernelError of a helper that calls itself, else the error itself."""
+    calls = [t for t in _frames(error.__traceback__) if t.tb_frame.f_code in codes]
+    if len(calls) < SURELY_ENDLESS:
+        return error
+    last = calls[-1]
+    name = last.tb_frame.f_code.co_name
+    return UnsupportedFeature(
+        f"`{name}` calls itself without end while the kernel is traced",
+        (codes.place(last.tb_frame.f_code, last.tb_lasti, last.tb_lineno), "the last call"),
+        help="what ends a recursion must be known to Python (a constant, a length): both branches "
+        "of an `if` on a kernel value are traced; a `while` loop repeats in the kernel",
+    )
+
+
+def _frames(traceback: TracebackType | None) -> Iterator[TracebackType]:
+    while traceback is not None:
+        yield traceback
+        traceback = traceback.tb_next
 
 
 def _last(traceback: TracebackType | None) -> TracebackType | None:

@@ -126,6 +126,17 @@ class Tile:
         dims = f"[{'x'.join(map(str, self.shape))}]" if self.shape else ""
         return f"{self.dtype.name}{dims}"
 
+    def __format__(self, spec: str) -> str:
+        numeric = spec[-1:].isalpha() and spec[-1] != "s"
+        if numeric or "." in spec:
+            raise fault(
+                NotConstant,
+                f"{self} is known only when the kernel runs, and the text is made while tracing",
+                (self.value, "it comes from here"),
+                help="without a format (`{x}`) the text has its dtype and shape",
+            )
+        return format(repr(self), spec)
+
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)

@@ -146,6 +146,11 @@ def not_yet(x: In[f32, "M N"], o: Out[f32, "M N"]):
     tcgen05_mma(o, x, x)
 
 
+@kernel
+def formats(x: In[f32, "M N"], o: Out[f32, "M N"]):
+    o[...] = {f"{x[0, 0]}": 1, f"{x[0, 0]:>9}": 2, f"{x[0, 0]:.3f}": 3}["f32"]
+
+
 BIG = np.ones((1024, 1024), np.float32)
 REJECTED = {
     "shapes that disagree": (copy, (X, X[:50]), "A202", 2),
@@ -167,6 +172,7 @@ REJECTED = {
     "a carried tile that loses its outside": (loses_outside, (X,), "A111", 2),
     "writes to inputs": (writes_input, (X,), "A301", 2),
     "a proved conflict": (conflicts, (X,), "A305", 2),
+    "the text of a kernel value": (formats, (X,), "A107", 2),
     "a misspelt name": (misspells, (X,), "A103", 1),
     "a name of a later version": (not_yet, (X,), "A102", 1),
 }
@@ -300,3 +306,20 @@ def call_in_words(module: Any, path: Path) -> None:
     assert path.name in report, report
     assert "^" in report, report
     assert caught.help or caught.code in {"A501", "A601"}, report
+
+
+def factorial(n):
+    if n == 0:
+        return 1
+    return n * factorial(n - 1)
+
+
+@kernel
+def recurses(x: In[i32, "N"], o: Out[i32, "N"]):
+    o[0] = factorial(x[0])
+
+
+def test_a_recursion_that_a_kernel_value_ends_is_refused_with_the_way_out() -> None:
+    with pytest.raises(KernelError, match="`factorial` calls itself without end") as caught:
+        recurses(np.ones(8, np.int32))
+    assert "`while`" in caught.value.help
