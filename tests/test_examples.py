@@ -17,6 +17,7 @@ EXAMPLES = ROOT / "examples"
 SMALL = {
     "matmul.py": ["--shape", "96", "80", "128"],
     "matmul_bias_gelu.py": ["--shape", "96", "80", "128"],
+    "prefix_sum.py": ["--size", "2500"],
     "softmax.py": ["--shape", "9", "100"],
     "tutorial/01_add.py": ["--size", "100"],
     "tutorial/02_reduction.py": ["--shape", "3", "70", "130"],
