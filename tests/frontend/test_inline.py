@@ -2,12 +2,28 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
 
-from astdsl import In, InOut, Out, cdiv, f16, f32, i32, kernel, pipeline, tile, zeros
+from astdsl import (
+    In,
+    InOut,
+    Out,
+    cdiv,
+    exp,
+    f16,
+    f32,
+    full,
+    i32,
+    kernel,
+    maximum,
+    pipeline,
+    tile,
+    zeros,
+)
 from astdsl.errors import (
     BadArgument,
     FailedAssertion,
@@ -141,6 +157,67 @@ def powers(x: In[f32, "8"], o: Out[f32, "8"], *, n: int) -> None:
 def test_a_kernel_calls_itself_with_other_constants() -> None:
     x = data(8)
     assert np.array_equal(agree(powers, lambda: (x,), n=3), x**3)
+
+
+@kernel
+def softmax(x: In[f32, "N"], o: Out[f32, "N"], *, b: int = 32) -> None:
+    greatest, total = full((), -1e30, f32), full((), 0.0, f32)
+    with pipeline(cdiv(x.shape[0], b)) as j:
+        greatest = maximum(greatest, x[tile(j, b)].max())
+    with pipeline(cdiv(x.shape[0], b)) as j:
+        total += exp(x[tile(j, b)] - greatest).sum()
+    with pipeline(cdiv(x.shape[0], b)) as j:
+        o[tile(j, b)] = exp(x[tile(j, b)] - greatest) / total
+
+
+@kernel
+def softmax_of_rows(x: In[f32, "M N"], o: Out[f32, "M N"]) -> None:
+    with pipeline(x.shape[0]) as i:
+        softmax(x.at[i], o.at[i])
+
+
+def test_windows_of_a_row_may_cross_its_end_in_the_callee() -> None:
+    x = data(3, 70) % 7
+    wanted = np.exp(x - x.max(axis=1, keepdims=True))
+    wanted /= wanted.sum(axis=1, keepdims=True)
+    assert np.allclose(agree(softmax_of_rows, lambda: (x,), tolerance=1e-5), wanted, 1e-5)
+
+
+@kernel
+def biased(x: In[f32, "N"], o: Out[f32, "N"], bias: In[f32, "N"] | None = None) -> None:
+    o[...] = x[...] + 1
+    if bias is not None:
+        o[...] += bias[...]
+
+
+def applied(f: Any, x: Any, o: Any) -> None:
+    f(x, o)
+
+
+@kernel
+def on_two_paths(x: In[f32, "8"], n: i32, o: Out[f32, "8"]) -> None:
+    if n > 2:
+        biased(x, o)
+    else:
+        applied(partial(biased, bias=x), x, o)
+
+
+@pytest.mark.parametrize("n", [1, 3])
+def test_an_optional_parameter_is_settled_by_each_call(n: int) -> None:
+    x = data(8)
+    wanted = x + 1 if n > 2 else x + x + 1
+    assert np.array_equal(agree(on_two_paths, lambda: (x, n)), wanted)
+
+
+@kernel
+def repeated(x: In[f32, "8"], o: InOut[f32, "8"]) -> None:
+    for _ in range(3):
+        biased(o, o, x)
+
+
+def test_a_call_in_a_loop_reads_what_the_last_one_wrote() -> None:
+    x = data(8)
+    assert np.array_equal(agree(repeated, lambda: (x, x.copy())), x + 3 * (x + 1))
 
 
 def refused(body: Any, *arguments: Any) -> KernelError:
