@@ -27,6 +27,7 @@ from astdsl import (
     cdiv,
     exp,
     f32,
+    i32,
     kernel,
     parallel,
     pipeline,
