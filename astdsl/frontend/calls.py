@@ -41,6 +41,12 @@ def call(session: Session, function: Any, /, *args: Any, **kwargs: Any) -> Any:
     if type(function) in (type, BuiltinFunctionType) and function in MEANINGS:
         # What a generator gives is seen only by running it, which the builtin does anyway.
         args = tuple(list(x) if type(x) is GeneratorType else x for x in args)
+    if not callable(function) and type(function).__module__.startswith(f"{OURS}."):
+        raise fault(
+            TypeMismatch,
+            f"`{function!r}` is called, and is no function",
+            help="brackets index: `x[0]`, `ref[tile(i, 8)]`",
+        )
     kernel = any(holds_kernel_value(x) for x in (*args, *kwargs.values()))
     if kernel and module_of(function).partition(".")[0] in MATH:
         name = getattr(function, "__name__", "function")

@@ -254,9 +254,9 @@ def _stages(stages: Any) -> int:
 
 
 def _schedule(schedule: Any) -> str:
-    if schedule in SCHEDULES:
-        return str(schedule)
-    if schedule == "warp_specialized":
+    if isinstance(schedule, str) and schedule in SCHEDULES:
+        return schedule
+    if isinstance(schedule, str) and schedule == "warp_specialized":
         raise fault(
             UnsupportedFeature,
             '`schedule="warp_specialized"` is not in this version',
@@ -270,7 +270,8 @@ def _schedule(schedule: Any) -> str:
 
 
 def _placement(axes: Any, rank: int) -> tuple[str, ...]:
-    given = (axes,) * rank if isinstance(axes, str) else tuple(axes)
+    given = (axes,) * rank if isinstance(axes, str) else axes
+    given = tuple(given) if isinstance(given, tuple | list) else ()
     if len(given) != rank:
         raise fault(
             BadPipeline,
@@ -278,7 +279,7 @@ def _placement(axes: Any, rank: int) -> tuple[str, ...]:
             help=f"one word for all axes, or a tuple of {rank}: {', '.join(PLACEMENTS)}",
         )
     for word in given:
-        if word not in PLACEMENTS:
+        if not isinstance(word, str) or word not in PLACEMENTS:
             raise fault(
                 BadPipeline,
                 f"an axis is {', '.join(PLACEMENTS)}, got {word!r}",

@@ -347,7 +347,7 @@ OPERATORS = (
     "mod", "rmod", "pow", "rpow", "matmul", "rmatmul", "and", "rand", "or", "ror", "xor", "rxor",
     "lshift", "rlshift", "rshift", "rrshift", "neg", "invert", "abs", "lt", "le", "gt", "ge",
     "iadd", "isub", "imul", "itruediv", "ifloordiv", "imod", "ipow", "iand", "ior", "ixor", "int",
-    "float", "index",
+    "float", "index", "divmod", "rdivmod",
 )  # fmt: skip
 for _operator in OPERATORS:
     setattr(Ref, f"__{_operator}__", _refuse_operator)
@@ -414,6 +414,13 @@ class BlocksAt:
 
     def __getitem__(self, key: object) -> Ref:
         return self.blocks.ref.view(self.blocks._key(key))
+
+    def __setitem__(self, key: object, value: object) -> None:
+        raise fault(
+            TypeMismatch,
+            "`blocks(...).at[...]` names a part of memory, and is not assigned",
+            help="`blocks(...)[i, j] = x` writes",
+        )
 
 
 def _runtime_dim(root: Root, axis: int) -> Tile:

@@ -16,6 +16,23 @@ from tests.goldens import Golden
 HEADER = "from astdsl import *\nfrom dataclasses import dataclass\n\n"
 # Each is a kernel of a scalar n, an array x and an output o, with one mistake.
 MISTAKES = {
+    "call-of-a-ref": """
+def kernel(n, x, o):
+    o[0:4] = x(3)
+""",
+    "divmod-of-a-ref": """
+def kernel(n, x, o):
+    o[0:4] = divmod(x, 3)
+""",
+    "placements-that-are-no-words": """
+def kernel(n, x, o):
+    with pipeline(4, axes=3) as i:
+        o[i] = x[i]
+""",
+    "blocks-at-is-assigned": """
+def kernel(n, x, o):
+    o.blocks(4).at[0] = x[0:4]
+""",
     "own-name-as-a-value": """
 def scaled(t):
     return scaled * t
