@@ -44,6 +44,9 @@ class Target:
     global_load_bytes: int = 16
     """Widest load or store of one thread."""
 
+    def __str__(self) -> str:
+        return self.name
+
     @property
     def cpu(self) -> str:
         """Name of the architecture for LLVM's ``cpu`` option."""
