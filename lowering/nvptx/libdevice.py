@@ -120,7 +120,7 @@ def extract(symbol: str, target: Target) -> str:
             each.linkage = "internal"
     _remove_unused(module, machine)
     module = pipeline.parse(_resolved(str(module), target), machine)
-    pipeline.optimise(module, machine)
+    pipeline.optimise_fully(module, machine)
     return _self_contained(str(module))
 
 
