@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 if TYPE_CHECKING:
+    from astdsl.emulator.lanes import Lanes
     from astdsl.emulator.machine import Machine
 
 __all__ = [
@@ -49,6 +50,13 @@ class BarrierState(NamedTuple):
             f"mbarrier at shared {self.offset_bytes:#x}: phase {self.phase} incomplete, "
             f"{self.pending} of {self.expected} arrivals and {self.transaction_bytes} bytes missing"
         )
+
+
+class BarrierLeft(NamedTuple):
+    """A barrier that a block leaves behind in the middle of a phase."""
+
+    block: int
+    state: BarrierState
 
 
 class Mbarriers:
@@ -157,6 +165,16 @@ class Mbarriers:
     def live_offsets(self, block: int) -> list[int]:
         """Return the offsets at which a block has live barriers, ascending."""
         return sorted(o for o, column in self._column.items() if self._live[block, column])
+
+    def half_arrived(self, blocks: Index) -> BarrierLeft | None:
+        """Return a live barrier in the middle of a phase, None if there is none."""
+        begun = (self._pending != self._expected) | (self._bytes != 0)
+        rows, columns = np.nonzero((self._live & begun)[blocks])
+        if not len(rows):
+            return None
+        offsets = {column: offset for offset, column in self._column.items()}
+        block = int(blocks[rows[0]])
+        return BarrierLeft(block, self.state(block, offsets[int(columns[0])]))
 
     def columns(self, offsets: Index) -> Index:
         """Return a small number for each barrier's offset, the same in all blocks."""
@@ -303,4 +321,18 @@ def mbarriers_of(m: Machine) -> Mbarriers:
 
 
 def _make(m: Machine) -> Mbarriers:
-    return Mbarriers(m.n_blocks)
+    barriers = Mbarriers(m.n_blocks)
+
+    def check(rows: Index, lanes: Lanes) -> None:
+        # A phase that is complete and that nobody awaited is no fault: the last slots of a ring.
+        left = barriers.half_arrived(rows) if m.guard is not None else None
+        if left is not None:
+            first = int(np.argmax(m.block_of[lanes.sel] == left.block))
+            raise m.fault(
+                "E249", f"the block ends in the middle of a phase: {left.state}",
+                int(lanes.index[first]),
+                help="let every arrival that the barrier expects happen, or expect fewer",
+            )  # fmt: skip
+
+    m.exit_checks.append(check)
+    return barriers
