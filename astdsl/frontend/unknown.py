@@ -46,12 +46,18 @@ def unknown_name(error: NameError, codes: Codes) -> Exception:
     )
 
 
+# The rewriter names the function that a block becomes by what it is and a number.
+_BLOCK_NAME = re.compile(r"__[a-z]+_\d+__")
+
+
 def endless_recursion(error: RecursionError, codes: Codes) -> Exception:
     """Return the KernelError of a helper that calls itself, else the error itself."""
     calls = [t for t in _frames(error.__traceback__) if t.tb_frame.f_code in codes]
     if len(calls) < SURELY_ENDLESS:
         return error
-    last = calls[-1]
+    # The limit may be met in a block of the helper, which is a function of ours.
+    own = [t for t in calls if not _BLOCK_NAME.fullmatch(t.tb_frame.f_code.co_name)]
+    last = own[-1]
     name = last.tb_frame.f_code.co_name
     return UnsupportedFeature(
         f"`{name}` calls itself without end while the kernel is traced",
