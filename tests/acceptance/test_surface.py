@@ -129,6 +129,19 @@ def counted(x: In[f32, "M N"], o: InOut[f32, "M N"], rows: i32, columns: i32, *,
             o[tile(i, 32), tile(j, 16)] = x[tile(i, 32), tile(j, 16)] + 1
 
 
+@kernel
+def static_grid(x: In[f32, "M N"], o: Out[f32, "M N"], *, grid=(4, 5)):
+    with pipeline(1) as _:
+        with pipeline(grid, stages=2) as (i, j):
+            o[tile(i, 32), tile(j, 16)] = x[tile(i, 32), tile(j, 16)] + 1
+
+
+@pytest.mark.parametrize("grid", [(4, 5), (1, 1)])
+def test_4_static_grids(grid: tuple[int, int]) -> None:
+    x = normal(32 * grid[0], 16 * grid[1])
+    np.testing.assert_array_equal(agree(static_grid, lambda: (x,), grid=grid), x + 1)
+
+
 def test_4_a_grid_of_four_blocks_runs_pipelines_of_five_steps() -> None:
     x = normal(160, 64)
     np.testing.assert_array_equal(agree(blocks_of_steps, lambda: (x,)), x + 1)
