@@ -73,6 +73,7 @@ from astdsl.lang.memory import (
     wait_smem_to_gmem,
 )
 from astdsl.lang.missing import MISSING, NotYet
+from astdsl.lang.orders import planar_snake
 from astdsl.lang.parts import concat, split, stack, take
 from astdsl.lang.reductions import all as all
 from astdsl.lang.reductions import any as any
@@ -105,7 +106,8 @@ __all__ = [
     "copy_gmem_to_smem", "copy_smem_to_gmem", "cos", "cumsum", "device", "devices", "dot", "ds",
     "erf", "exp", "exp2", "expand_dims", "f4e2m1", "f8e4m3", "f8e5m2", "f8e8m0", "f16", "f32",
     "f64", "floor", "fma", "full", "i8", "i16", "i32", "i64", "iota", "isinf", "isnan", "kernel",
-    "load", "log", "log2", "maximum", "mean", "minimum", "ones", "parallel", "pipeline", "prod",
+    "load", "log", "log2", "maximum", "mean", "minimum", "ones", "parallel", "pipeline",
+    "planar_snake", "prod",
     "random_bits", "reduce", "reshape", "rsqrt", "scan", "sigmoid", "sin", "spec", "split", "sqrt",
     "squeeze", "stack", "take", "tanh", "tf32", "tile", "transpose", "u8", "u16", "u32", "u64",
     "unroll", "wait_smem_to_gmem", "where", "zeros",

@@ -53,7 +53,7 @@ def call(session: Session, function: Any, /, *args: Any, **kwargs: Any) -> Any:
         library = "np" if module_of(function).startswith("numpy") else module_of(function)
         refuse_library_function(f"{library}.{name}", name, *args)
     callee = rewritten(session, function, kernel)
-    if kernel and module_of(callee).startswith(f"{OURS}.lang"):
+    if module_of(callee).startswith(f"{OURS}.lang"):
         # Functions that ours call (of `scan`, say) are kernel text like the rest.
         args = tuple(rewritten(session, x, True) if type(x) in FUNCTIONS else x for x in args)
         kwargs = {

@@ -30,6 +30,7 @@ from astdsl.lang.names import (
     restore,
     unchanged_objects,
 )
+from astdsl.lang.orders import trace_order
 from astdsl.lang.tracing import emit, fault, require_trace
 from astdsl.lang.values import Literal, Tile, as_operand
 
@@ -115,15 +116,18 @@ def trace_pipeline(
     is_single: bool,
     placement: Sequence[str],
     names: Sequence[str] = (),
+    order: object = None,
     stages: int = 0,
     schedule: str = "auto",
 ) -> None:
     """Trace `body(index)` for every index of axes `(low, high, step)`, row-major, as a Pipeline.
 
-    The index is a tuple unless `is_single`. `placement` says of each axis where it may run.
+    The index is a tuple unless `is_single`. `placement` says of each axis where it may run, `order`
+    in which order independent steps begin.
     Errors: BadPipeline at a `return`, `break` or `continue` that leaves the body.
     """
     bounds = [_bounds(axis, "an axis of a pipeline") for axis in axes]
+    ordered = trace_order(order, len(axes))
 
     def run(indices: tuple[Value, ...]) -> None:
         made = [
@@ -145,6 +149,7 @@ def trace_pipeline(
             highs=highs,
             steps=steps,
             body=region,
+            order=ordered,
             axes=tuple(placement),
             names=tuple(names),
             stages=stages,

@@ -28,14 +28,13 @@ PLACEMENTS = {"sequential": SEQUENTIAL, "parallel": SPREAD, "auto": INFERRED}
 SCHEDULES = ("auto", "multistage")
 # Options that LANGUAGE.md has and this version has not, with what to do instead.
 LATER = {
-    "order": "blocks run in row-major order; swap the axes for another",
     "split": "carry the sum in one block, or write partial sums and add them in a second kernel",
     "persistent": "leave it out: every step of the spread axes is a block",
     "dynamic": "leave it out: every step of the spread axes is a block",
     "warpgroups": "leave it out: the compiler chooses",
     "cluster": "leave it out: every step of the grid is one block",
 }
-OPTIONS = ("stages", "schedule", "axes", "names", *LATER)
+OPTIONS = ("stages", "schedule", "axes", "names", "order", *LATER)
 
 
 class KernelRange:
@@ -150,6 +149,7 @@ def pipeline(
     stages: Any = "auto",
     schedule: Any = "auto",
     axes: Any = "auto",
+    order: Any = None,
     **others: Any,
 ) -> PipelineContext:
     """Run the body of a `with` for every index of the axes, row-major, last axis fastest.
@@ -157,7 +157,9 @@ def pipeline(
     An axis is a count or a range, of kernel integers too; one axis gives the index, several a
     tuple. `stages` is the number of slots of each ring, from 1 on; `axes` says for all axes, or
     for each, "sequential" (in order inside a block), "parallel" (the author's word that steps are
-    independent) or "auto". The schedule never changes the result.
+    independent) or "auto". `order(linear, grid) -> index`, outermost only, is the position of the
+    block that begins `linear`-th: a permutation of independent steps, for the cache. The schedule
+    never changes the result.
     Errors: BadPipeline, UnsupportedFeature.
     """
     _refuse_others("pipeline", others)
@@ -165,6 +167,7 @@ def pipeline(
     placement = _placement(axes, len(bounds))
     fields = {
         "placement": placement,
+        "order": order,
         "stages": _stages(stages),
         "schedule": _schedule(schedule),
     }
@@ -173,11 +176,14 @@ def pipeline(
     )
 
 
-def parallel(*counts: Any, names: Any = (), stages: Any = "auto", **others: Any) -> PipelineContext:
+def parallel(
+    *counts: Any, names: Any = (), order: Any = None, stages: Any = "auto", **others: Any
+) -> PipelineContext:
     """Run the body of a `with` for every index of the axes, spread over thread blocks.
 
     Outermost only. It is the author's word that no step depends on another: a proved conflict is
-    an error. `names` name the axes. Errors: BadPipeline, UnsupportedFeature.
+    an error. `names` name the axes, `order` is as of `pipeline`.
+    Errors: BadPipeline, UnsupportedFeature.
     """
     _refuse_others("parallel", others)
     bounds = _bounds("parallel", counts)
@@ -191,6 +197,7 @@ def parallel(*counts: Any, names: Any = (), stages: Any = "auto", **others: Any)
     fields = {
         "placement": (SPREAD,) * len(bounds),
         "names": given,
+        "order": order,
         "stages": _stages(stages),
     }
     return PipelineContext(bounds, fields, is_single=_is_single(counts), is_parallel=True)

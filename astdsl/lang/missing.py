@@ -31,7 +31,7 @@ MISSING = {
     **dict.fromkeys(["program_id", "num_programs", "axis_index", "axis_size"], _GRID),
     **dict.fromkeys(["warpgroup_id", "warp_id", "cluster_id", "num_sms"], _GRID),
     **dict.fromkeys(["nd_loop", "dynamic_scheduling_loop", "emit_pipeline", "BlockSpec"], _LOOP),
-    **dict.fromkeys(["emit_pipeline_warp_specialized", "planar_snake"], _LOOP),
+    **dict.fromkeys(["emit_pipeline_warp_specialized"], _LOOP),
     **dict.fromkeys(["Layout", "layout_cast", "print_layout", "TilingTransform"], _LAYOUT),
     **dict.fromkeys(["SwizzleTransform", "TransposeTransform", "transform_ref"], _LAYOUT),
     "RefUnion": "allocate one `SMEM` and use it for both",

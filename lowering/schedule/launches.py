@@ -19,11 +19,12 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NoReturn
 
-from astdsl.errors import UnsupportedFeature
+from astdsl.errors import BadPipeline, UnsupportedFeature
 from astdsl.ir import ops
 from astdsl.ir.core import Block, Module, Op, Value
+from astdsl.ir.ops.control import yielded
 from astdsl.ir.rewrite import clone_op, replace_body
 from astdsl.ir.types import INDEX
 from astdsl.lowering.host import known_on_host
@@ -149,6 +150,8 @@ def _spread(
     if wanted and not any(spread) and not _has_one_step(pipeline, forms):
         _warn(pipeline)
     axes = [a for a, s in enumerate(spread) if s]
+    if pipeline.order and not all(spread):
+        _refuse_order(pipeline, spread)
     grid = Maker(pipeline.span)
     known = _copy(known_on_host(before, mapping), grid, {})
     total = grid.number(1)
@@ -202,19 +205,60 @@ def _indices(
     block: Value,
     mapping: dict[Value, Value],
 ) -> list[Value]:
-    """Write the indices of a block's step; divisions are 32 bit, as block numbers are."""
-    indices: dict[int, Value] = {}
-    rest = maker.to_i32(block) if len(axes) > 1 else block
+    """Write the indices of a block's step."""
+    find = _ordered_positions if pipeline.order else _row_major_positions
+    indices = []
+    for axis, position in zip(axes, find(maker, pipeline, axes, block, mapping), strict=True):
+        low, step = mapping[pipeline.lows[axis]], mapping[pipeline.steps[axis]]
+        indices.append(maker.add(low, maker.multiply(position, step)))
+        indices[-1].hint = pipeline.body.args[axis].hint
+    return indices
+
+
+def _row_major_positions(
+    maker: Maker,
+    pipeline: ops.Pipeline,
+    axes: list[int],
+    block: Value,
+    mapping: dict[Value, Value],
+) -> list[Value]:
+    """Write a block's position along each axis; divisions are 32 bit, as block numbers are."""
+    if len(axes) == 1:
+        return [block]
+    positions: list[Value] = []
+    rest = maker.to_i32(block)
     for axis in reversed(axes):
         number = rest
         if axis != axes[0]:
             count = maker.to_i32(_count(maker, pipeline, axis, mapping))
             number, rest = maker.remainder(rest, count), maker.divide(rest, count)
-        wide = maker.to_index(number) if len(axes) > 1 else number
-        low, step = mapping[pipeline.lows[axis]], mapping[pipeline.steps[axis]]
-        indices[axis] = maker.add(low, maker.multiply(wide, step))
-        indices[axis].hint = pipeline.body.args[axis].hint
-    return [indices[a] for a in axes]
+        positions.insert(0, maker.to_index(number))
+    return positions
+
+
+def _ordered_positions(
+    maker: Maker,
+    pipeline: ops.Pipeline,
+    axes: list[int],
+    block: Value,
+    mapping: dict[Value, Value],
+) -> list[Value]:
+    """Write a block's position along each axis as the author's order gives it."""
+    (order,) = pipeline.order
+    counts = [_count(maker, pipeline, axis, mapping) for axis in axes]
+    values = mapping | dict(zip(order.args, (block, *counts), strict=True))
+    _copy(order.ops[:-1], maker, values)
+    return [values.get(v, v) for v in yielded(order)]
+
+
+def _refuse_order(pipeline: ops.Pipeline, spread: Sequence[bool]) -> NoReturn:
+    kept = ", ".join(str(axis) for axis, s in enumerate(spread) if not s)
+    raise BadPipeline(
+        f"`order` moves independent steps, and those along axis {kept} run in order",
+        (pipeline.span, ""),
+        help="leave to the pipeline with `order` the independent axes, and run the others in a "
+        "`pipeline` inside it",
+    )
 
 
 def _inner_pipeline(

@@ -7,6 +7,7 @@ can take turns where they wait.
 from __future__ import annotations
 
 import itertools
+import math
 import random
 from collections.abc import Iterator
 from types import GeneratorType
@@ -14,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from astdsl.errors import FailedAssertion, ProtocolError
+from astdsl.errors import BadPipeline, FailedAssertion, ProtocolError
 from astdsl.ir import ops
 from astdsl.ir.core import PURE, Block, Op
 from astdsl.ir.evaluate.state import BlockState, Frame, Run, Shadow
@@ -93,14 +94,18 @@ def _while(op: ops.While, frame: Frame) -> Run:
 
 def _steps(op: ops.Pipeline, frame: Frame) -> Iterator[tuple[tuple[int, int], ...]]:
     """Yield, for each step, (ordinal, index) of every axis; the last axis is fastest."""
-    ranges = [
-        range(*frame.numbers(bounds)) for bounds in zip(op.lows, op.highs, op.steps, strict=True)
-    ]
-    return itertools.product(*(list(enumerate(r)) for r in ranges))
+    return itertools.product(*(list(enumerate(r)) for r in _ranges(op, frame)))
+
+
+def _ranges(op: ops.Pipeline, frame: Frame) -> list[range]:
+    bounds = zip(op.lows, op.highs, op.steps, strict=True)
+    return [range(*frame.numbers(axis)) for axis in bounds]
 
 
 @evaluates(ops.Pipeline)
 def _pipeline(op: ops.Pipeline, frame: Frame) -> Run:
+    for order in op.order:
+        yield from _require_permutation(op, order, frame)
     is_spread = [kind == SPREAD for kind in op.axes]
     watches = any(is_spread) and frame.step is None
     if watches:
@@ -116,6 +121,26 @@ def _pipeline(op: ops.Pipeline, frame: Frame) -> Run:
     if watches:
         _unwatch(frame)
     return carried
+
+
+def _require_permutation(op: ops.Pipeline, order: Block, frame: Frame) -> Run:
+    """Refuse an order that does not reach every step once; it changes nothing else."""
+    grid = [len(r) for r in _ranges(op, frame)]
+    reached: dict[tuple[int, ...], int] = {}
+    for linear in range(math.prod(grid)):
+        arguments = (np.int64(linear), *map(np.int64, grid))
+        at = tuple(int(i) for i in (yield from run_region(order, arguments, frame)))
+        is_inside = all(0 <= i < n for i, n in zip(at, grid, strict=True))
+        if not is_inside or at in reached:
+            said = f"also for {reached[at]}" if at in reached else "which is outside"
+            raise BadPipeline(
+                f"`order` is no permutation of the grid {tuple(grid)}: for step {linear} it "
+                f"returns {at}, {said}",
+                (op.span, ""),
+                help="return every position of the grid once, as `planar_snake` does",
+            )
+        reached[at] = linear
+    return ()
 
 
 def _watch(frame: Frame) -> None:

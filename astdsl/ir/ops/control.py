@@ -6,7 +6,7 @@ operation's results, and the next iteration's carried values.
 
 from __future__ import annotations
 
-from astdsl.ir.core import ACTS, WRITES, Block, Op, Value
+from astdsl.ir.core import ACTS, READS, WRITES, Block, Op, Value
 from astdsl.ir.types import CONDITION, INDEX, CounterType, Type
 
 
@@ -90,13 +90,16 @@ class Pipeline(Loop):
 
     Axis k is `range(lows[k], highs[k], steps[k])`. `axes` says of each where it may run:
     inferred, spread (the author's word that steps are independent) or sequential.
-    `stages` is 0 for automatic. `names` are the axes' names, empty where not given.
+    `stages` is 0 for automatic. `names` are the axes' names, empty where not given. `order`, if
+    there is one, yields the position along every axis of the step that is to run `linear`-th, from
+    `(linear, *counts)`: a permutation, which only moves independent steps.
     """
 
     lows: tuple[Value, ...]
     highs: tuple[Value, ...]
     steps: tuple[Value, ...]
     body: Block
+    order: tuple[Block, ...] = ()
     axes: tuple[str, ...]
     names: tuple[str, ...] = ()
     stages: int = 0
@@ -108,6 +111,9 @@ class Pipeline(Loop):
         expected = (*(INDEX,) * rank, *_types(self.initial))
         assert _types(self.body.args) == expected, "Pipeline: body arguments"
         assert _types(yielded(self.body)) == _types(self.initial), "Pipeline: carried types change"
+        for order in self.order:
+            assert _types(order.args) == (INDEX,) * (rank + 1), "Pipeline: arguments of order"
+            assert _types(yielded(order)) == (INDEX,) * rank, "Pipeline: order yields positions"
 
 
 class Assert(Op):
@@ -125,13 +131,15 @@ class Launch(Op):
     """Run `body(block)` for every block number below what `grid` yields, in no order.
 
     Made by the schedule. `grid` is computed on the host, from dims and scalars alone. A launch of
-    blocks that do nothing is still one.
+    blocks that do nothing is still one. A block has `warpgroups` warpgroups, which run the body
+    together; or, if `per_warpgroup`, each of them runs it for itself.
     """
 
     effect = ACTS
     grid: Block
     body: Block
     warpgroups: int = 1
+    per_warpgroup: bool = False
 
     def verify(self) -> None:
         assert _types(yielded(self.grid)) == (INDEX,), "Launch: grid yields the block count"
@@ -174,3 +182,35 @@ class CounterAdd(Op):
     effect = ACTS
     counter: Value
     amount: Value
+
+
+class WarpgroupId(Op):
+    """The number of the warpgroup in its block, i64; only where each runs the program itself."""
+
+    effect = READS  # not pure: warpgroups differ in it
+
+    def result_types(self) -> tuple[Type, ...]:
+        return (INDEX,)
+
+
+class WarpId(Op):
+    """The number of the warp in its warpgroup, i64, 0 to 3; only inside of `Warps`."""
+
+    effect = READS  # not pure: warps differ in it
+
+    def result_types(self) -> tuple[Type, ...]:
+        return (INDEX,)
+
+
+class Warps(Op):
+    """Run `body` in each of the four warps of a warpgroup, side by side; they meet at its end.
+
+    The body has scalars and asynchronous operations only, and gives nothing.
+    """
+
+    effect = ACTS
+    body: Block
+
+    def verify(self) -> None:
+        assert not self.body.args, "Warps: body takes nothing"
+        assert yielded(self.body) == (), "Warps: body yields nothing"
