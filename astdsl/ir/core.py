@@ -111,6 +111,8 @@ class Op(Node):
     span: Span
     extra_slots = ("operands", "regions", "results")
     effect: ClassVar[str] = PURE
+    # Whether regions use nothing that is made outside of them.
+    isolated: ClassVar[bool] = False
     # Every operand and every region, in order of the fields, and the results; made once, because
     # whoever walks a program asks for them all the time.
     operands: ClassVar[tuple[Value, ...]]
@@ -191,7 +193,8 @@ class Param(Node):
 class Module(Node):
     """A kernel: parameters and body, with the constants that it was specialised to.
 
-    `constants` are (name, text) pairs, for print and for the key on disk only.
+    `constants` are (name, text) pairs, for print and for the key on disk only. With `warpgroups`
+    the body is run by each of so many warpgroups of a block; with 0, once by the block.
     """
 
     name: str
@@ -200,6 +203,7 @@ class Module(Node):
     span: Span
     target: str = ""
     constants: tuple[tuple[str, str], ...] = ()
+    warpgroups: int = 0
 
 
 def walk(block: Block) -> Iterator[Op]:

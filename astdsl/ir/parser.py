@@ -2,8 +2,8 @@ r"""Reads the text form of the IR back: `parse_module(print_module(m))` is `m`.
 
 Grammar (an operation's line ends where its regions do not go on; `%0` and the like have no hint):
 
-    module  = "kernel" NAME [span] NL ["target" STRING NL] {"constant" NAME "=" STRING NL}
-              {role value ["=" literal] [span] NL} "{" NL {op NL} "}"
+    module  = "kernel" NAME [span] NL ["target" STRING NL] ["warpgroups" number NL]
+              {"constant" NAME "=" STRING NL} {role value ["=" literal] [span] NL} "{" NL {op NL} "}"
     value   = "%" NAME ":" type
     op      = [value {"," value} "="] NAME [operand {"," operand}] {NAME "=" (operand | literal)}
               [span] {region}
@@ -159,6 +159,7 @@ class _Parser:
         name, span = self._next("name"), self._span()
         self._next("newline")
         target = self._line_of("target", lambda: json.loads(self._next("string")))
+        warpgroups = self._line_of("warpgroups", lambda: int(self._next("number")))
         constants = []
         while constant := self._line_of("constant", self._constant):
             constants.append(constant)
@@ -173,6 +174,7 @@ class _Parser:
             span=span,
             target=target or "",
             constants=tuple(constants),
+            warpgroups=warpgroups or 0,
         )
 
     def _line_of(self, word: str, read: Callable[[], Any]) -> Any:

@@ -71,6 +71,8 @@ class _Printer:
         self.lines.append(f"kernel {module.name}{self._span(module.span)}")
         if module.target:
             self.lines.append(f"{INDENT}target {json.dumps(module.target)}")
+        if module.warpgroups:
+            self.lines.append(f"{INDENT}warpgroups {module.warpgroups}")
         for name, text in module.constants:
             self.lines.append(f"{INDENT}constant {name} = {json.dumps(text)}")
         for param in module.params:

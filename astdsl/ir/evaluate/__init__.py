@@ -13,13 +13,13 @@ import numpy as np
 
 # The families fill the table when they are imported.
 from astdsl.ir.core import OUT, SCRATCH, Module, Op, Param
-from astdsl.ir.evaluate import arith, control, memory, sync, tensor, tile
+from astdsl.ir.evaluate import arith, control, indexed, memory, sync, tensor, tile
 from astdsl.ir.evaluate.rounding import number
 from astdsl.ir.evaluate.state import Frame, Memory
 from astdsl.ir.evaluate.table import EVALUATORS, Array
 from astdsl.ir.types import RefType
 
-FAMILIES = (arith, control, memory, sync, tensor, tile)
+FAMILIES = (arith, control, indexed, memory, sync, tensor, tile)
 
 
 def evaluate(module: Module, arguments: Sequence[Any], *, order: str | int = "ascending") -> None:
@@ -36,7 +36,7 @@ def evaluate(module: Module, arguments: Sequence[Any], *, order: str | int = "as
     with np.errstate(all="ignore"):
         for param, argument in zip(module.params, arguments, strict=True):
             frame.values[param.value] = _argument(param, argument, frame)
-        control.run_alone(control.run_ops(module.body.ops, frame))
+        control.run_module(module, frame)
 
 
 def evaluate_pure(op: Op, operands: Sequence[Any]) -> Any:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import math
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import GeneratorType
 from typing import Any
 
@@ -17,9 +17,10 @@ import numpy as np
 
 from astdsl.errors import BadPipeline, FailedAssertion, ProtocolError
 from astdsl.ir import ops
-from astdsl.ir.core import PURE, Block, Op
-from astdsl.ir.evaluate.state import BlockState, Frame, Run, Shadow
+from astdsl.ir.core import PURE, Block, Module, Op
+from astdsl.ir.evaluate.state import WARPS, BlockState, Frame, Run, Shadow
 from astdsl.ir.evaluate.table import EVALUATORS, evaluates
+from astdsl.ir.evaluate.threads import run_alone, run_together
 from astdsl.ir.ops.control import SPREAD
 
 
@@ -48,18 +49,54 @@ def run_ops(operations: tuple[Op, ...], frame: Frame) -> Run:
             values.update(zip(results, made, strict=True))
 
 
-def run_alone(run: Run) -> Any:
-    """Run a single thread to its end; a wait that nobody can satisfy is a deadlock."""
-    try:
-        blocked = next(run)
-    except StopIteration as done:
-        return done.value
-    raise ProtocolError(
-        "deadlock: nobody can complete the phase that is waited for",
-        (blocked.wait, "waits"),
-        (blocked.barrier, "the barrier"),
-        help="let an arrival or a copy complete the barrier, or check the parity",
-    )
+def run_module(module: Module, frame: Frame) -> None:
+    """Run a whole program: once, or where each warpgroup runs it, in blocks of warpgroups.
+
+    There every step of an outermost `parallel` is a block, which begins with what stands before it.
+    """
+    operations = module.body.ops
+    if not module.warpgroups:
+        run_alone(run_ops(operations, frame))
+        return
+    of_the_call = tuple(op for op in operations if isinstance(op, (ops.Assert, ops.AllocGmem)))
+    pure = tuple(op for op in operations if op.effect == PURE)
+    run_alone(run_ops(tuple(op for op in operations if op in {*pure, *of_the_call}), frame))
+    own = tuple(op for op in operations if op not in {*pure, *of_the_call})
+    grids = [op for op in own if isinstance(op, ops.Pipeline) and SPREAD in op.axes]
+    outer = frame.block
+    _watch(frame)
+    if not grids:
+        frame.step = 0
+        _run_block(frame, module.warpgroups, lambda inner: run_ops(own, inner))
+    for grid in grids:
+        before = own[: own.index(grid)]
+        run_alone(_run_grid(grid, tuple(op for op in before if op not in grids), module, frame))
+    _unwatch(frame)
+    frame.block = outer
+
+
+def _run_grid(grid: ops.Pipeline, before: tuple[Op, ...], module: Module, frame: Frame) -> Run:
+    for order in grid.order:
+        yield from _require_permutation(grid, order, frame)
+    for number, at in enumerate(_steps(grid, frame)):
+        indices = tuple(np.int64(index) for _, index in at)
+
+        def run(inner: Frame, indices: tuple[Any, ...] = indices) -> Run:
+            yield from run_ops(before, inner)
+            yield from run_region(grid.body, (*indices, *_initial(grid, inner)), inner)
+
+        frame.step = number
+        _run_block(frame, module.warpgroups, run)
+    _watch(frame)
+
+
+def _run_block(frame: Frame, warpgroups: int, run: Callable[[Frame], Run]) -> None:
+    """Run a block: each of its warpgroups runs the program for itself."""
+    frames = frame.warpgroup_frames(warpgroups)
+    if frame.order == "descending":
+        frames.reverse()
+    run_alone(*(run(each) for each in frames))
+    frames[0].block.finish()
 
 
 @evaluates(ops.Yield)
@@ -181,7 +218,11 @@ def _launch(op: ops.Launch, frame: Frame) -> Run:
     _watch(frame)
     for number in _blocks(int(count), frame.order):
         frame.block, frame.step = BlockState(), number
-        run_alone(run_region(op.body, (np.int64(number),), frame))
+        arguments = (np.int64(number),)
+        if op.per_warpgroup:
+            _run_block(frame, op.warpgroups, lambda x, a=arguments: run_region(op.body, a, x))
+            continue
+        run_alone(run_region(op.body, arguments, frame))
         frame.block.finish()
     _unwatch(frame)
     frame.block = outer
@@ -192,17 +233,44 @@ def _phase(op: ops.Phase, frame: Frame) -> Run:
     return (yield from run_region(op.body, (), frame))
 
 
+@evaluates(ops.WarpgroupId)
+def _warpgroup_id(op: ops.WarpgroupId, frame: Frame) -> Any:
+    assert frame.warpgroups, f"{op.span}: the warpgroups of this block run as one"
+    return np.int64(frame.warpgroup)
+
+
+@evaluates(ops.WarpId)
+def _warp_id(op: ops.WarpId, frame: Frame) -> Any:
+    assert frame.warp is not None, f"{op.span}: the warps of this warpgroup run as one"
+    return np.int64(frame.warp)
+
+
+@evaluates(ops.Warps)
+def _warps(op: ops.Warps, frame: Frame) -> Run:
+    yield from run_together([run_region(op.body, (), each) for each in frame.warp_frames()])
+
+
 @evaluates(ops.Counter)
 def _counter(op: ops.Counter, frame: Frame) -> list[int]:
+    """Return a count for each warp: they differ where warps have waited by themselves."""
     del op, frame
-    return [0]
+    return [0] * WARPS
 
 
 @evaluates(ops.CounterRead)
 def _counter_read(op: ops.CounterRead, frame: Frame) -> Any:
-    return np.int64(frame[op.counter][0])
+    counts: list[int] = frame[op.counter]
+    if frame.warp is None and len(set(counts)) > 1:
+        raise ProtocolError(
+            "the warps of a warpgroup have waited differently often for its barrier",
+            (op.span, f"the warps have waited {', '.join(map(str, counts))} times"),
+            help="`barrier_wait(b, completion=n)` names the completion that is waited for",
+        )
+    return np.int64(counts[frame.warp or 0])
 
 
 @evaluates(ops.CounterAdd)
 def _counter_add(op: ops.CounterAdd, frame: Frame) -> None:
-    frame[op.counter][0] += frame.number(op.amount)
+    counts: list[int] = frame[op.counter]
+    for warp in range(WARPS) if frame.warp is None else [frame.warp]:
+        counts[warp] += frame.number(op.amount)

@@ -15,16 +15,18 @@ from astdsl.ir import ops
 from astdsl.ir.core import Op
 from astdsl.ir.evaluate.rounding import number
 from astdsl.ir.evaluate.state import (
-    FENCED,
-    STORED,
     VISIBLE,
     Frame,
     Landing,
     Memory,
     Place,
     Reading,
+    fenced_mark,
+    is_stored,
     note_read,
+    note_warpgroup,
     note_write,
+    stored_mark,
 )
 from astdsl.ir.evaluate.table import Array, evaluates
 from astdsl.ir.types import GMEM
@@ -77,20 +79,23 @@ def _require_inside(op: ops.Window, memory: Memory, frame: Frame, inside: Place)
         )
 
 
-def read(op: Op, memory: Memory, place: Place, frame: Frame) -> Array:
-    """Return elements of memory, which must be written."""
+def read(
+    op: Op, memory: Memory, place: Place, frame: Frame, *, is_update: bool = False
+) -> Array:
+    """Return elements of memory, which must be written; atomics keep their own account."""
     if memory.written is not None and not memory.written[place].all():
         raise _unwritten(op, memory, place)
     if memory.writers is not None and memory.writers[place].any():
         raise _not_arrived(op, memory, frame)
-    if frame.step is not None and memory.shadow is not None:
+    if frame.step is not None and memory.shadow is not None and not is_update:
         note_read(memory, place, frame.step, op)
     found: Array = memory.data[place]
     return found
 
 
 def _not_arrived(op: Op, memory: Memory, frame: Frame) -> Exception:
-    copies = [copy for group in frame.block.groups for copy in group] + frame.block.copies
+    issuers = frame.block.issuers
+    copies = [c for x in issuers for c in (*(c for group in x.groups for c in group), *x.copies)]
     to_here = [c for c in copies if c.target is not None and c.target[0] is memory]
     return ProtocolError(
         f"{memory.name} is read before the copy out to it was waited for",
@@ -117,11 +122,14 @@ def _unwritten(op: Op, memory: Memory, place: Place) -> Exception:
     )
 
 
-def write(op: Op, memory: Memory, place: Place, value: Array, frame: Frame) -> None:
+def write(
+    op: Op, memory: Memory, place: Place, value: Array, frame: Frame, *, is_update: bool = False
+) -> None:
     """Set elements of memory; nothing asynchronous may still use them."""
     _require_free(op, memory, place, frame)
-    if frame.step is not None and memory.shadow is not None:
+    if frame.step is not None and memory.shadow is not None and not is_update:
         note_write(memory, place, frame.step, op)
+        note_warpgroup(memory, place, frame, op)
     memory.data[place] = value
     if memory.written is not None:
         memory.written[place] = True
@@ -179,7 +187,7 @@ def store_window(op: ops.Window, value: Array, frame: Frame) -> None:
     _require_inside(op, memory, frame, inside)
     write(op, memory, place, np.reshape(value, op.sizes)[inside], frame)
     if memory.private is not None:
-        memory.private[place] = STORED
+        memory.private[place] = stored_mark(frame.warpgroup)
 
 
 @evaluates(ops.Load)
@@ -193,7 +201,11 @@ def _store(op: ops.Store, frame: Frame) -> None:
 
 
 @evaluates(ops.AllocGmem)
-def _alloc_gmem(op: ops.AllocGmem, frame: Frame) -> Memory:
+def _alloc_gmem(op: ops.AllocGmem, frame: Frame) -> Any:
+    return frame.allocated(op, lambda: _new_global(op, frame))
+
+
+def _new_global(op: ops.AllocGmem, frame: Frame) -> Memory:
     runtime = iter(frame.numbers(op.dims))
     shape = tuple(next(runtime) if n is None else n for n in op.shape)
     memory = Memory(
@@ -207,7 +219,11 @@ def _alloc_gmem(op: ops.AllocGmem, frame: Frame) -> Memory:
 
 
 @evaluates(ops.AllocSmem)
-def _alloc_smem(op: ops.AllocSmem, frame: Frame) -> Memory:
+def _alloc_smem(op: ops.AllocSmem, frame: Frame) -> Any:
+    return frame.allocated(op, lambda: _new_shared(op, frame))
+
+
+def _new_shared(op: ops.AllocSmem, frame: Frame) -> Memory:
     memory = Memory(
         data=np.zeros(op.shape, op.dtype.numpy),
         name=op.label or op.result.hint or "shared memory",
@@ -218,6 +234,11 @@ def _alloc_smem(op: ops.AllocSmem, frame: Frame) -> Memory:
     )
     frame.block.memories.append(memory)
     return memory
+
+
+@evaluates(ops.StateLayout)
+def _state_layout(op: ops.StateLayout, frame: Frame) -> None:
+    """Do nothing: where elements are in memory does not change what they are."""
 
 
 def slot_place(memory: Memory, slot: tuple[int, ...]) -> Place:
@@ -234,7 +255,7 @@ def require_visible(op: Op, memory: Memory, place: Place) -> None:
     marks = memory.private[place]
     if not marks.any():
         return
-    missing = "proxy fence" if (marks == STORED).any() else "block barrier"
+    missing = "proxy fence" if is_stored(marks) else "block barrier"
     raise ProtocolError(
         f"{memory.name} is read asynchronously without a {missing} after the store to it",
         (op.span, "reads"),
@@ -245,12 +266,12 @@ def require_visible(op: Op, memory: Memory, place: Place) -> None:
 
 def fence(frame: Frame) -> None:
     """Make the threads' own stores to shared memory visible to asynchronous readers."""
-    _mark(frame, STORED, FENCED)
+    _mark(frame, stored_mark(frame.warpgroup), fenced_mark(frame.warpgroup))
 
 
 def join(frame: Frame) -> None:
     """Make fenced stores of every thread visible to whoever issues asynchronous reads."""
-    _mark(frame, FENCED, VISIBLE)
+    _mark(frame, fenced_mark(frame.warpgroup), VISIBLE)
 
 
 def _mark(frame: Frame, old: int, new: int) -> None:
@@ -295,19 +316,19 @@ def _copy_out(op: ops.CopyOut, frame: Frame) -> None:
     target = (array, window(op, array, frame)[0])
     reading = Reading(op.span, [(memory, place)], target=target)
     reading.begin()
-    frame.block.copies.append(reading)
+    frame.issuer.copies.append(reading)
 
 
 @evaluates(ops.CommitGroup)
 def _commit_group(op: ops.CommitGroup, frame: Frame) -> None:
     del op
-    frame.block.groups.append(frame.block.copies)
-    frame.block.copies = []
+    frame.issuer.groups.append(frame.issuer.copies)
+    frame.issuer.copies = []
 
 
 @evaluates(ops.WaitGroup)
 def _wait_group(op: ops.WaitGroup, frame: Frame) -> None:
-    groups = frame.block.groups
+    groups = frame.issuer.groups
     for group in list(groups)[: len(groups) - op.pending]:
         for copy in group:
             if op.read_only:

@@ -8,7 +8,7 @@ missing wait would show is found by these marks, not by wrong numbers.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -16,22 +16,44 @@ import numpy as np
 from astdsl.errors import ParallelConflict, ProtocolError
 from astdsl.ir.core import Op, Value
 from astdsl.ir.evaluate.table import Array
-from astdsl.records import dataclass, field
+from astdsl.records import dataclass, field, replace
 from astdsl.source import NOWHERE, Span
 
-Place: TypeAlias = tuple[slice, ...]
+# What selects elements of an array: one slice, or one array of places, an axis.
+Place: TypeAlias = tuple[Any, ...]
 # Marks of `Shadow.reader`, beside the number of the step.
 NOBODY, MANY = -1, -2
-# Marks of `Memory.private`: a store that asynchronous readers do not see yet.
-VISIBLE, STORED, FENCED = 0, 1, 2
+# Warps of a warpgroup.
+WARPS = 4
+# Marks of `Memory.private`: a store that asynchronous readers do not see yet, of which warpgroup.
+VISIBLE = 0
+
+
+def stored_mark(warpgroup: int) -> int:
+    """Return the mark of a store of a warpgroup that is not fenced."""
+    return 1 + 2 * warpgroup
+
+
+def fenced_mark(warpgroup: int) -> int:
+    """Return the mark of a store that is fenced, and not joined by a barrier."""
+    return 2 + 2 * warpgroup
+
+
+def is_stored(marks: Array) -> bool:
+    """Whether any mark is of a store that is not fenced."""
+    return bool((marks & 1).any())
 
 
 @dataclass(slots=True)
 class Shadow:
-    """Who touched each element in a pipeline whose steps may run anywhere."""
+    """Who touched each element in a pipeline whose steps may run anywhere.
+
+    Where warpgroups run the program themselves, `warpgroup` says which of the step's wrote it.
+    """
 
     writer: Array
     reader: Array
+    warpgroup: Array | None = None
 
     @classmethod
     def of(cls, data: Array) -> Shadow:
@@ -170,19 +192,36 @@ class Reading:
 
 
 @dataclass(slots=True)
-class BlockState:
-    """What one thread block owns: shared memory, barriers, and its work in flight."""
+class Issuer:
+    """Who issues asynchronous work, and its work in flight; `allocated` counts its allocations."""
 
-    memories: list[Memory] = field(default_factory=list)
-    barriers: list[Barrier] = field(default_factory=list)
     copies: list[Reading] = field(default_factory=list)
     groups: deque[list[Reading]] = field(default_factory=deque)
     products: deque[Reading] = field(default_factory=deque)
+    allocated: dict[Op, int] = field(default_factory=dict)
 
     def readings(self) -> list[Reading]:
         """Return every asynchronous read that is not known to be complete."""
         copies = [*self.copies, *(r for group in self.groups for r in group)]
         return [*(r for r in copies if not r.is_read), *self.products]
+
+
+@dataclass(slots=True)
+class BlockState:
+    """What one thread block owns: shared memory, barriers, and its issuers' work in flight.
+
+    `made` holds what is allocated once for all threads: by the operation, and how often a thread
+    has run it before.
+    """
+
+    memories: list[Memory] = field(default_factory=list)
+    barriers: list[Barrier] = field(default_factory=list)
+    issuers: list[Issuer] = field(default_factory=lambda: [Issuer()])
+    made: dict[tuple[Op, int], Any] = field(default_factory=dict)
+
+    def readings(self) -> list[Reading]:
+        """Return every asynchronous read that is not known to be complete."""
+        return [reading for issuer in self.issuers for reading in issuer.readings()]
 
     def finish(self) -> None:
         """Complain about work that is in flight when the block ends."""
@@ -200,17 +239,27 @@ class BlockState:
                     (memory.span, "written here"),
                     help="wait on the copy's barrier before the end",
                 )
-        for group in self.groups:  # read, and complete at the latest when the kernel is
-            for copy in group:
-                copy.end()
+        for issuer in self.issuers:
+            for group in issuer.groups:  # read, and complete at the latest when the kernel is
+                for copy in group:
+                    copy.end()
 
 
 @dataclass(frozen=True, slots=True)
-class Blocked:
-    """What a waiting thread yields: where it waits, and for what."""
+class Waiting:
+    """Where a thread waits, and for which barrier."""
 
+    thread: str
     wait: Span
     barrier: Span
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Blocked:
+    """What a thread yields that waits, or has tested a barrier in vain."""
+
+    waits: tuple[Waiting, ...]
+    is_test: bool = False
 
 
 Run: TypeAlias = Generator[Blocked, None, Any]
@@ -220,7 +269,9 @@ Run: TypeAlias = Generator[Blocked, None, Any]
 class Frame:
     """One evaluation: the values so far, the block that runs, the step of a spread pipeline.
 
-    `order` is how a launch runs its blocks: ascending, descending, or the seed of a shuffle.
+    `order` is how a launch runs its blocks: ascending, descending, or the seed of a shuffle. Where
+    each warpgroup runs the program itself there is a frame for each, and in `Warps` for each warp;
+    `warpgroups` is their number then.
     """
 
     values: dict[Value, Any]
@@ -228,6 +279,45 @@ class Frame:
     block: BlockState = field(default_factory=BlockState)
     step: int | None = None
     memories: list[Memory] = field(default_factory=list)
+    warpgroups: int = 0
+    warpgroup: int = 0
+    warp: int | None = None
+
+    @property
+    def issuer(self) -> Issuer:
+        """Who issues the asynchronous work: the first warp speaks for its warpgroup."""
+        return self.block.issuers[self.warpgroup * WARPS + (self.warp or 0)]
+
+    @property
+    def thread(self) -> str:
+        """How messages name who runs; empty where the block runs as one."""
+        if not self.warpgroups:
+            return ""
+        whole = f"warpgroup {self.warpgroup}"
+        return whole if self.warp is None else f"warp {self.warp} of {whole}"
+
+    def warpgroup_frames(self, warpgroups: int) -> list[Frame]:
+        """Return a frame for each warpgroup of a new block."""
+        issuers = [Issuer() for _ in range(warpgroups * WARPS)]
+        block = BlockState(issuers=issuers)
+        return [
+            replace(self, values=dict(self.values), block=block, warpgroups=warpgroups, warpgroup=k)
+            for k in range(warpgroups)
+        ]
+
+    def warp_frames(self) -> list[Frame]:
+        """Return a frame for each warp of the warpgroup."""
+        return [replace(self, values=dict(self.values), warp=k) for k in range(WARPS)]
+
+    def allocated(self, op: Op, make: Callable[[], Any]) -> Any:
+        """Return what an operation allocates: made by the first thread that runs it."""
+        issuer = self.issuer
+        number = issuer.allocated.get(op, 0)
+        issuer.allocated[op] = number + 1
+        key = (op, number)
+        if key not in self.block.made:
+            self.block.made[key] = make()
+        return self.block.made[key]
 
     def __getitem__(self, value: Value) -> Any:
         return self.values[value]
@@ -243,25 +333,47 @@ class Frame:
 
 def note_read(memory: Memory, place: Place, step: int, op: Op) -> None:
     """Record that a step of a spread pipeline reads; refuse what another step wrote."""
-    shadow = memory.shadow
-    assert shadow is not None, "a spread pipeline shadows every global memory"
-    writer = shadow.writer[place]
-    if ((writer != NOBODY) & (writer != step)).any():
+    shadow = _shadow(memory)
+    if _is_of_another(shadow.writer[place], step):
         raise _conflict(memory, op, "reads what another step writes")
-    reader = shadow.reader[place]
-    shadow.reader[place] = np.where((reader == NOBODY) | (reader == step), step, MANY)
+    if _is_of_another(shadow.updater[place], step):
+        raise _conflict(memory, op, "reads what another step updates")
+    shadow.reader[place] = _joined(shadow.reader[place], step)
 
 
 def note_write(memory: Memory, place: Place, step: int, op: Op) -> None:
     """Record that a step of a spread pipeline writes; refuse what another step touched."""
-    shadow = memory.shadow
-    assert shadow is not None, "a spread pipeline shadows every global memory"
-    writer, reader = shadow.writer[place], shadow.reader[place]
-    if ((writer != NOBODY) & (writer != step)).any():
+    shadow = _shadow(memory)
+    if _is_of_another(shadow.writer[place], step):
         raise _conflict(memory, op, "writes what another step writes")
-    if ((reader != NOBODY) & (reader != step)).any():
+    if _is_of_another(shadow.reader[place], step):
         raise _conflict(memory, op, "writes what another step reads")
+    if _is_of_another(shadow.updater[place], step):
+        raise _conflict(memory, op, "writes what another step updates")
     shadow.writer[place] = step
+
+
+def note_update(memory: Memory, place: Place, step: int, op: Op) -> None:
+    """Record that a step updates by atomics, which those of other steps do not hinder."""
+    shadow = _shadow(memory)
+    if _is_of_another(shadow.writer[place], step):
+        raise _conflict(memory, op, "updates what another step writes")
+    if _is_of_another(shadow.reader[place], step):
+        raise _conflict(memory, op, "updates what another step reads")
+    shadow.updater[place] = _joined(shadow.updater[place], step)
+
+
+def _shadow(memory: Memory) -> Shadow:
+    assert memory.shadow is not None, "a spread pipeline shadows every global memory"
+    return memory.shadow
+
+
+def _is_of_another(marks: Array, step: int) -> bool:
+    return bool(((marks != NOBODY) & (marks != step)).any())
+
+
+def _joined(marks: Array, step: int) -> Array:
+    return np.where((marks == NOBODY) | (marks == step), step, MANY)
 
 
 def _conflict(memory: Memory, op: Op, what: str) -> ParallelConflict:

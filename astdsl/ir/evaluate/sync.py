@@ -13,12 +13,16 @@ import numpy as np
 from astdsl.errors import ProtocolError
 from astdsl.ir import ops
 from astdsl.ir.evaluate.memory import fence, join
-from astdsl.ir.evaluate.state import Barrier, Blocked, Frame, Run
+from astdsl.ir.evaluate.state import Barrier, Blocked, Frame, Run, Waiting
 from astdsl.ir.evaluate.table import evaluates
 
 
 @evaluates(ops.AllocBarrier)
-def _alloc_barrier(op: ops.AllocBarrier, frame: Frame) -> list[Barrier]:
+def _alloc_barrier(op: ops.AllocBarrier, frame: Frame) -> Any:
+    return frame.allocated(op, lambda: _new_barriers(op, frame))
+
+
+def _new_barriers(op: ops.AllocBarrier, frame: Frame) -> list[Barrier]:
     made = [Barrier(op.arrivals, op.arrivals, op.span) for _ in range(op.count)]
     frame.block.barriers += made
     return made
@@ -45,15 +49,22 @@ def _arrive(op: ops.BarrierArrive, frame: Frame) -> None:
 @evaluates(ops.BarrierWait)
 def _wait(op: ops.BarrierWait, frame: Frame) -> Run:
     barrier, parity = _barrier(op, frame), frame.number(op.parity)
+    blocked = _blocked(op, barrier, frame)
     while not barrier.is_complete(parity):
-        yield Blocked(op.span, barrier.span)
+        yield blocked
     barrier.acknowledge()
 
 
+def _blocked(op: Any, barrier: Barrier, frame: Frame, *, is_test: bool = False) -> Blocked:
+    return Blocked((Waiting(frame.thread, op.span, barrier.span),), is_test=is_test)
+
+
 @evaluates(ops.BarrierTest)
-def _test(op: ops.BarrierTest, frame: Frame) -> Any:
-    barrier = _barrier(op, frame)
-    is_complete = barrier.is_complete(frame.number(op.parity))
+def _test(op: ops.BarrierTest, frame: Frame) -> Run:
+    barrier, parity = _barrier(op, frame), frame.number(op.parity)
+    if not barrier.is_complete(parity):  # let the others have a turn
+        yield _blocked(op, barrier, frame, is_test=True)
+    is_complete = barrier.is_complete(parity)
     if is_complete:
         barrier.acknowledge()
     return np.bool_(is_complete)
@@ -69,3 +80,8 @@ def _block_barrier(op: ops.BlockBarrier, frame: Frame) -> None:
 def _proxy_fence(op: ops.ProxyFence, frame: Frame) -> None:
     del op
     fence(frame)
+
+
+@evaluates(ops.SetMaxRegisters)
+def _set_max_registers(op: ops.SetMaxRegisters, frame: Frame) -> None:
+    """Do nothing: registers hold no more and no less."""

@@ -123,7 +123,7 @@ def _matrix_multiply(op: ops.MatrixMultiply, frame: Frame) -> None:
     accumulator.in_flight.append(op.span)
     reading = Reading(op.span, sources, accumulator)
     reading.begin()
-    frame.block.products.append(reading)
+    frame.issuer.products.append(reading)
 
 
 def _dtype_of(op: ops.MatrixMultiply) -> DType:
@@ -134,5 +134,5 @@ def _dtype_of(op: ops.MatrixMultiply) -> DType:
 
 @evaluates(ops.ProductWait)
 def _product_wait(op: ops.ProductWait, frame: Frame) -> None:
-    while len(frame.block.products) > op.pending:
-        frame.block.products.popleft().end()
+    while len(frame.issuer.products) > op.pending:
+        frame.issuer.products.popleft().end()

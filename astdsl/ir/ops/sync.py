@@ -52,7 +52,10 @@ class BarrierTest(Op):
 
 
 class BlockBarrier(Op):
-    """Every thread of the block waits for the others, and sees their shared and global writes."""
+    """Every thread that runs the program waits for the others, and sees what they wrote.
+
+    These are the threads of the block, or where each warpgroup runs it, those of the warpgroup.
+    """
 
     effect = ACTS
 
@@ -61,3 +64,11 @@ class ProxyFence(Op):
     """Make this thread's shared-memory accesses visible to asynchronous copies and products."""
 
     effect = ACTS
+
+
+class SetMaxRegisters(Op):
+    """Give each thread of the warpgroup `count` registers, more than before if `increase`."""
+
+    effect = ACTS
+    count: int
+    increase: bool
