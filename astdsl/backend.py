@@ -5,6 +5,12 @@ Invariant: `astdsl.lowering`, and LLVM with it, is loaded by the first kernel th
 
 from __future__ import annotations
 
+import hashlib
+import importlib.util
+import os
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
 from typing import Any, Protocol
 
 from astdsl.errors import WrongTarget, did_you_mean
@@ -102,6 +108,49 @@ def tools() -> dict[str, str]:
     from astdsl.lowering.nvptx.tools import find_tool
 
     return {name: find_tool(name) or "" for name in ("ptxas", "nvdisasm", "cuobjdump")}
+
+
+# The rooms whose text decides what PTX a module becomes.
+COMPILER_ROOMS = ("astdsl.ir", "astdsl.passes", "astdsl.lowering")
+
+
+@cache
+def compiler_identity() -> str:
+    """Name everything besides a module that its PTX depends on: our own text, and LLVM's version.
+
+    Our files count by name, size and time of change, so that an edited compiler is another one.
+    """
+    import llvmlite
+
+    digest = hashlib.sha256()
+    for room in COMPILER_ROOMS:
+        spec = importlib.util.find_spec(room)
+        assert spec is not None, f"the room {room} is a part of this package"
+        for folder in spec.submodule_search_locations or ():
+            for line in sorted(_files(folder)):
+                digest.update(line.encode())
+    return f"llvmlite {llvmlite.__version__} compiler {digest.hexdigest()}"
+
+
+def _files(folder: str) -> Iterator[str]:
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.is_dir():
+                yield from _files(entry.path)
+            elif entry.name.endswith(".py"):
+                status = entry.stat()
+                yield f"{entry.path} {status.st_size} {status.st_mtime_ns}\n"
+
+
+@cache
+def assembler_identity() -> str:
+    """Name the assembler that `assemble` uses: a changed program is another one."""
+    path = tools()["ptxas"]
+    if not path:
+        spec = importlib.util.find_spec("nvidia.nvjitlink") or importlib.util.find_spec("nvidia")
+        return f"nvJitLink {spec and spec.submodule_search_locations}"
+    status = Path(path).stat()
+    return f"{path} {status.st_size} {status.st_mtime_ns}"
 
 
 def check_target(name: str) -> str:

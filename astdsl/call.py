@@ -201,8 +201,8 @@ def prepare(call: Call, program: Program, device: Device, target: str) -> Launch
     assert names == expected, f"the module has parameters {names}, the call {expected}"
     plan, ptx = None, ""
     if device.needs_ptx:
-        compiled = program.compiled(target)
-        plan, ptx = compiled.plan, compiled.ptx
+        code = program.code(target)
+        plan, ptx = code.plan, code.ptx
     launcher = device.load(Artifact(program.module, ptx, plan), call.arguments)
     return Launch(
         call.arguments,

@@ -19,6 +19,8 @@ from astdsl.ir.types import RefType, TileType, scalar
 from astdsl.lang.tracing import NeedsConstant
 from astdsl.passes import STANDARD
 from astdsl.records import dataclass, field
+from astdsl.runtime import kept
+from astdsl.runtime.artifact import Code
 from astdsl.runtime.classes import Geometry, ref_type
 
 # A dim of a parameter: its name and the axis.
@@ -81,6 +83,7 @@ class Program:
     module: Module
     static: dict[DimKey, int]
     _compiled: dict[str, Compiled] = field(default_factory=dict)
+    _codes: dict[str, Code] = field(default_factory=dict)
     _cubins: dict[str, Cubin] = field(default_factory=dict)
 
     def fits(self, request: Request) -> bool:
@@ -98,11 +101,35 @@ class Program:
             self._compiled[target] = backend.compile_module(self.module, target)
         return self._compiled[target]
 
+    def code(self, target: str) -> Code:
+        """Return PTX and launch plan for a target: from the disk where they are kept."""
+        if target not in self._codes:
+            self._codes[target] = self._find_code(target)
+        return self._codes[target]
+
+    def _find_code(self, target: str) -> Code:
+        key = kept.code_key(self.module, target, backend.compiler_identity())
+        found = None if target in self._compiled else kept.read_code(key)
+        if found is not None:
+            return found
+        compiled = self.compiled(target)
+        made = Code(compiled.ptx, compiled.plan)
+        kept.write_code(key, made)
+        return made
+
     def cubin(self, target: str) -> Cubin:
-        """Return the assembled kernel for a target, assembled once."""
+        """Return the assembled kernel for a target: from the disk where it is kept."""
         if target not in self._cubins:
-            self._cubins[target] = backend.assemble(self.compiled(target).ptx, target)
+            self._cubins[target] = self._find_cubin(self.code(target).ptx, target)
         return self._cubins[target]
+
+    def _find_cubin(self, ptx: str, target: str) -> Cubin:
+        key = kept.cubin_key(ptx, target, backend.assembler_identity())
+        found: Cubin | None = kept.read_cubin(key)
+        if found is None:
+            found = backend.assemble(ptx, target)
+            kept.write_cubin(key, found)
+        return found
 
 
 class Programs:

@@ -95,12 +95,12 @@ class Lowered:
     @property
     def ptx(self) -> str:
         """The PTX."""
-        return self._program.compiled(self.target).ptx
+        return self._program.code(self.target).ptx
 
     @property
     def plan(self) -> LaunchPlan:
         """How the PTX is launched."""
-        return self._program.compiled(self.target).plan
+        return self._program.code(self.target).plan
 
     @property
     def cubin(self) -> bytes:
@@ -115,7 +115,7 @@ class Lowered:
     @property
     def resources(self) -> Resources:
         """Registers, spills, stack, shared memory and threads."""
-        cubin, plan = self._program.cubin(self.target), self._program.compiled(self.target).plan
+        cubin, plan = self._program.cubin(self.target), self.plan
         return Resources(
             registers=cubin.registers,
             spill_bytes=cubin.spill_bytes,

@@ -20,7 +20,7 @@ MAPPED = {"astdsl": "astdsl", "lowering": "astdsl.lowering", "stdlib": "astdsl.s
 
 # The one direction: a room imports rooms of lower levels and itself. "" is astdsl/__init__.py.
 LEVELS = (
-    ("source", "errors", "records"),
+    ("source", "errors", "records", "store"),
     ("ir",),
     ("passes",),
     ("lang",),
@@ -40,7 +40,7 @@ LEVEL = {room: level for level, rooms in enumerate(LEVELS) for room in rooms}
 # nothing of our IR, and the back end starts from IR.
 SEES = {
     "emulator": {"source", "errors"},
-    "lowering": {"source", "errors", "records", "ir", "passes"},
+    "lowering": {"source", "errors", "records", "store", "ir", "passes"},
 }
 
 # The two tables of late imports, and the rooms they may reach besides those of their level.

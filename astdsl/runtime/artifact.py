@@ -11,6 +11,14 @@ from astdsl.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)
+class Code:
+    """PTX, and how it is launched."""
+
+    ptx: str
+    plan: LaunchPlan
+
+
+@dataclass(frozen=True, slots=True)
 class Artifact:
     """A kernel ready for a device."""
 

@@ -16,7 +16,8 @@ from typing import NamedTuple
 
 from llvmlite import binding
 
-from astdsl.lowering.nvptx import pipeline, store
+from astdsl import store
+from astdsl.lowering.nvptx import pipeline
 from astdsl.lowering.nvptx.builder import Builder
 from astdsl.lowering.nvptx.tools import find_file
 from astdsl.lowering.nvptx.values import LV
@@ -104,10 +105,10 @@ def call(builder: Builder, name: str, *operands: LV, target: Target) -> LV:
 def entities(symbol: str, target: Target) -> tuple[Entity, ...]:
     """Give the texts that define `symbol`: from the cache, else out of libdevice."""
     key = _key(symbol, target)
-    text = store.read(key)
-    if text is None or not _is_sound(text, symbol, target):
+    text = (store.read(key) or b"").decode(errors="replace")
+    if not _is_sound(text, symbol, target):
         text = extract(symbol, target)
-        store.write(key, text)
+        store.write(key, text.encode())
     return tuple(_split(text))
 
 

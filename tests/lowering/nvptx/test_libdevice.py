@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from astdsl import store
 from astdsl.errors import DeviceUnavailable
-from astdsl.lowering.nvptx import assemble, libdevice, pipeline, store, tools
+from astdsl.lowering.nvptx import assemble, libdevice, pipeline, tools
 from astdsl.lowering.nvptx.values import LV, constant, i32
 from astdsl.lowering.target import SM_90A, TARGETS, Target
 from tests.lowering.nvptx.kernels import begin, element, ptx_of
@@ -19,6 +20,7 @@ OVERHEAD = re.compile(r"\t(ld\.param|ld\.global|st\.global|ret)")
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Keep the user's cache out of the tests."""
     monkeypatch.setenv(store.FOLDER_VARIABLE, str(tmp_path / "cache"))
+    monkeypatch.delenv(store.SWITCH, raising=False)
     libdevice.entities.cache_clear()
     return tmp_path / "cache"
 
@@ -52,14 +54,14 @@ def test_a_cached_text_that_llvm_does_not_read_is_made_again(folder: Path) -> No
     first = libdevice.entities("__nv_expf", SM_90A)
     libdevice.entities.cache_clear()
     key = libdevice._key("__nv_expf", SM_90A)
-    store.write(key, "define nonsense")
+    store.write(key, b"define nonsense")
     assert libdevice.entities("__nv_expf", SM_90A) == first
-    assert store.read(key) != "define nonsense"
+    assert store.read(key) != b"define nonsense"
 
 
 def test_a_cached_text_of_another_function_is_made_again() -> None:
     key = libdevice._key("__nv_expf", SM_90A)
-    store.write(key, libdevice.extract("__nv_logf", SM_90A))
+    store.write(key, libdevice.extract("__nv_logf", SM_90A).encode())
     names = [entity.name for entity in libdevice.entities("__nv_expf", SM_90A)]
     assert "__nv_expf" in names
 
