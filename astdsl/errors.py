@@ -185,6 +185,12 @@ class BadPipeline(KernelError):
     code = "A306"
 
 
+class RepeatedIndex(KernelError):
+    """A scatter stores two different values in one element."""
+
+    code = "A307"
+
+
 class OutOfSharedMemory(KernelError):
     """Buffers that exceed the target's shared memory."""
 

@@ -53,12 +53,13 @@ class Shadow:
 
     writer: Array
     reader: Array
+    updater: Array
     warpgroup: Array | None = None
 
     @classmethod
     def of(cls, data: Array) -> Shadow:
         """Return a shadow of untouched elements."""
-        return cls(np.full(data.shape, NOBODY), np.full(data.shape, NOBODY))
+        return cls(*(np.full(data.shape, NOBODY) for _ in range(3)))
 
 
 @dataclass(slots=True)
@@ -351,6 +352,22 @@ def note_write(memory: Memory, place: Place, step: int, op: Op) -> None:
     if _is_of_another(shadow.updater[place], step):
         raise _conflict(memory, op, "writes what another step updates")
     shadow.writer[place] = step
+
+
+def note_warpgroup(memory: Memory, place: Place, frame: Frame, op: Op) -> None:
+    """Record which warpgroup of a step writes; refuse what another one of the step wrote."""
+    if not frame.warpgroups:
+        return
+    shadow = _shadow(memory)
+    if shadow.warpgroup is None:
+        shadow.warpgroup = np.full(memory.data.shape, NOBODY)
+    if _is_of_another(shadow.warpgroup[place], frame.warpgroup):
+        raise ParallelConflict(
+            f"two warpgroups store one element of {memory.name}",
+            (op.span, f"warpgroup {frame.warpgroup} stores what another one has stored"),
+            help="let one of them store it, or give each its own window",
+        )
+    shadow.warpgroup[place] = frame.warpgroup
 
 
 def note_update(memory: Memory, place: Place, step: int, op: Op) -> None:

@@ -6,13 +6,14 @@ Invariant: tiles are never changed in place, so a result may be a view of its op
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from astdsl.ir import ops
-from astdsl.ir.evaluate.rounding import is_narrow_float
-from astdsl.ir.evaluate.table import Array, evaluates
+from astdsl.ir.core import Value
+from astdsl.ir.evaluate.rounding import is_narrow_float, narrowed
+from astdsl.ir.evaluate.table import EVALUATORS, Array, evaluates
 
 
 @evaluates(ops.Iota)
@@ -56,6 +57,23 @@ def _insert(op: ops.Insert, x: Array, part: Array) -> Array:
     return result
 
 
+@evaluates(ops.Take)
+def _take(op: ops.Take, x: Array, indices: Array) -> Array:
+    shape, rank, along = np.shape(x), len(np.shape(indices)), iter(op.along)
+    if not shape[op.axis]:
+        return np.zeros(np.shape(indices), x.dtype)
+    place: list[Array] = []
+    for axis, extent in enumerate(shape):
+        if axis == op.axis:
+            place.append(np.clip(indices, 0, extent - 1))
+            continue
+        ones = [1] * rank
+        ones[next(along)] = extent
+        place.append(np.arange(extent).reshape(ones))
+    alive = (indices >= 0) & (indices < shape[op.axis])
+    return np.where(alive, x[tuple(place)], x.dtype.type(0))
+
+
 def _reduce_minimum(x: Array, axes: tuple[int, ...]) -> Array:
     return _with_zero(x, axes, np.minimum.reduce(x, axis=axes), wants_negative=True)
 
@@ -86,8 +104,9 @@ _REDUCTIONS: dict[str, Callable[[Array, tuple[int, ...]], Any]] = {
 @evaluates(ops.Reduce)
 def _reduce(op: ops.Reduce, x: Array) -> Array:
     dtype = op.x.tile.dtype
-    wide = x.astype(np.float32) if is_narrow_float(dtype) else x
-    return np.asarray(_REDUCTIONS[op.kind](wide, op.axes)).astype(dtype.numpy)
+    if not is_narrow_float(dtype):
+        return np.asarray(_REDUCTIONS[op.kind](x, op.axes)).astype(dtype.numpy)
+    return narrowed(_REDUCTIONS[op.kind](x.astype(np.float32), op.axes), dtype)
 
 
 @evaluates(ops.ArgReduce)
@@ -113,3 +132,54 @@ def _limits(dtype: np.dtype[Any]) -> tuple[Any, Any]:
         return False, True
     info = np.iinfo(dtype)
     return info.min, info.max
+
+
+State: TypeAlias = tuple[Array, ...]
+
+
+def _combined(op: ops.Combining, left: State, right: State, captured: State) -> State:
+    """Return what the function makes of states, each of them an array over all elements."""
+    shape = left[0].shape
+    arguments = (*left, *right, *captured)
+    values: dict[Value, Array] = {
+        v: np.broadcast_to(a, shape) for v, a in zip(op.combine.args, arguments, strict=True)
+    }
+    for inner in op.combine.ops[:-1]:
+        made = EVALUATORS[type(inner)](inner, *(values[v] for v in inner.operands))
+        values[inner.result] = np.broadcast_to(made, shape)
+    return tuple(values[v] for v in ops.yielded(op.combine))
+
+
+def _along(state: State, axis: int, start: int, stop: int, step: int = 1) -> State:
+    at = (slice(None),) * axis + (slice(start, stop, step),)
+    return tuple(x[at] for x in state)
+
+
+@evaluates(ops.Scan)
+def _scan(op: ops.Scan, *operands: Array) -> State:
+    """Combine with what is 1, 2, 4, ... places before."""
+    state, captured = operands[: len(op.xs)], operands[len(op.xs) :]
+    extent, distance = op.shape[op.axis], 1
+    while distance < extent:
+        left = _along(state, op.axis, 0, extent - distance)
+        right = _along(state, op.axis, distance, extent)
+        start = _along(state, op.axis, 0, distance)
+        merged = _combined(op, left, right, captured)
+        pairs = zip(start, merged, strict=True)
+        state = tuple(np.concatenate(pair, axis=op.axis) for pair in pairs)
+        distance *= 2
+    return state
+
+
+@evaluates(ops.Fold)
+def _fold(op: ops.Fold, *operands: Array) -> State:
+    """Combine neighbours, then pairs of neighbours, and so on."""
+    state, captured = operands[: len(op.xs)], operands[len(op.xs) :]
+    while (extent := state[0].shape[op.axis]) > 1:
+        even = extent - extent % 2
+        left, right = (_along(state, op.axis, k, even, 2) for k in (0, 1))
+        merged = _combined(op, left, right, captured)
+        rest = _along(state, op.axis, even, extent)
+        pairs = zip(merged, rest, strict=True)
+        state = tuple(np.concatenate(pair, axis=op.axis) for pair in pairs)
+    return tuple(np.take(x, 0, axis=op.axis) for x in state)

@@ -7,8 +7,12 @@ from __future__ import annotations
 
 import math
 
-from astdsl.ir.core import Op, Value
-from astdsl.ir.dtypes import DType, i32
+from typing import ClassVar
+
+from astdsl.ir.core import Block, Op, Value
+from astdsl.ir.dtypes import DType, i32, i64
+from astdsl.ir.ops.arith import Constant, Elementwise
+from astdsl.ir.ops.control import Yield, yielded
 from astdsl.ir.types import TileType, Type
 
 
@@ -110,6 +114,31 @@ class Insert(Op):
             assert 0 <= start <= extent - size, f"Insert: {size} at {start} of {extent}"
 
 
+class Take(Op):
+    """Element of x by element: along `axis` at what `indices` holds, 0 where that is outside.
+
+    `indices` is a tile of i32 or i64 that has the result's shape; `along` gives the result's axis
+    of each other axis of x.
+    """
+
+    x: Value
+    indices: Value
+    axis: int
+    along: tuple[int, ...]
+
+    def result_types(self) -> tuple[Type, ...]:
+        return (TileType(self.indices.tile.shape, self.x.tile.dtype),)
+
+    def verify(self) -> None:
+        shape = self.x.tile.shape
+        assert 0 <= self.axis < len(shape), f"Take: axis {self.axis} of {shape}"
+        assert self.indices.tile.dtype in (i32, i64), "Take: indices are i32 or i64"
+        others = [n for axis, n in enumerate(shape) if axis != self.axis]
+        seen = [self.indices.tile.shape[axis] for axis in self.along]
+        fits = others == seen and len({*self.along}) == len(others)
+        assert fits, f"Take: {others} along {self.along} of {self.indices.tile.shape}"
+
+
 REDUCTIONS = ("sum", "prod", "min", "max", "any", "all")
 
 
@@ -151,3 +180,54 @@ class ArgReduce(Op):
 
     def verify(self) -> None:
         assert self.kind in ("min", "max"), f"ArgReduce: {self.kind}"
+
+
+class Combining(Op):
+    """Combine elements along `axis`, first to last, by a function that is associative.
+
+    An element's state is a scalar of each of `xs`, which have one shape. `combine` takes the state
+    on the left, the one on the right and the scalars `captured`, and yields a state; it is made of
+    elementwise operations on scalars.
+    """
+
+    isolated: ClassVar[bool] = True
+    xs: tuple[Value, ...]
+    captured: tuple[Value, ...] = ()
+    axis: int
+    combine: Block
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of every operand."""
+        return self.xs[0].tile.shape
+
+    def verify(self) -> None:
+        what = type(self).__name__
+        assert {v.tile.shape for v in self.xs} == {self.shape}, f"{what}: shapes differ"
+        assert 0 <= self.axis < len(self.shape), f"{what}: axis {self.axis} of {self.shape}"
+        state = tuple(TileType((), v.tile.dtype) for v in self.xs)
+        expected = (*state, *state, *(v.type for v in self.captured))
+        assert tuple(v.type for v in self.combine.args) == expected, f"{what}: arguments"
+        assert tuple(v.type for v in yielded(self.combine)) == state, f"{what}: what it yields"
+        allowed = (Constant, Elementwise, Yield)
+        odd = [op for op in self.combine.ops if not isinstance(op, allowed)]
+        assert not odd, f"{what}: {type(odd[0]).__name__} is not elementwise" if odd else ""
+
+
+class Scan(Combining):
+    """Each element combined with all before it along `axis`."""
+
+    def result_types(self) -> tuple[Type, ...]:
+        return tuple(v.type for v in self.xs)
+
+
+class Fold(Combining):
+    """All elements along `axis`, which is dropped, combined in order; there is at least one."""
+
+    def result_types(self) -> tuple[Type, ...]:
+        kept = tuple(n for a, n in enumerate(self.shape) if a != self.axis)
+        return tuple(TileType(kept, v.tile.dtype) for v in self.xs)
+
+    def verify(self) -> None:
+        super().verify()
+        assert self.shape[self.axis], "Fold: of no elements"
