@@ -15,6 +15,7 @@ from astdsl.lowering.layout.shared import SharedPlan
 from astdsl.lowering.nvptx.emit import emit
 from astdsl.lowering.nvptx.pipeline import generate
 from astdsl.lowering.schedule.kernel import schedule
+from astdsl.lowering.small_floats import widen_small_floats
 from astdsl.lowering.target import TARGETS, Target
 from astdsl.passes import STANDARD
 
@@ -33,7 +34,7 @@ class Compiled:
 def compile_module(module: Module, target: str) -> Compiled:
     """Compile a kernel for a target, `sm_90a` or `sm_100a`."""
     architecture = find_target(target)
-    scheduled = run_passes(schedule(module, architecture), STANDARD)
+    scheduled = run_passes(widen_small_floats(schedule(module, architecture)), STANDARD)
     emitted = emit(scheduled, architecture)
     ptx = generate(emitted.text, architecture)
     return Compiled(scheduled, emitted.text, ptx, emitted.plan, emitted.shared)

@@ -61,9 +61,7 @@ def _results(placed: Any, arguments: Arguments, constants: dict[str, Any]) -> li
     changed = [
         a
         for a, b in zip(given, untouched, strict=True)
-        if isinstance(a, np.ndarray)
-        and not any(a is r for r in found)
-        and not np.array_equal(a, b, equal_nan=a.dtype.kind == "f")
+        if isinstance(a, np.ndarray) and not any(a is r for r in found) and not np.all(_same(a, b))
     ]
     return [*found, *changed]
 

@@ -301,7 +301,8 @@ def _reflected_power(y: Tile, x: object) -> Tile:
 def astype(x: object, dtype: object) -> Tile:
     """Return x converted to `dtype`.
 
-    Float to float rounds to nearest even; float to integer goes towards zero and saturates, NaN
-    gives 0; integers truncate or extend; to bool is `x != 0`.
+    Float to float rounds to nearest even; f8e4m3 and f8e5m2 saturate, infinities too (the
+    hardware's `cvt.satfinite`; ml_dtypes gives NaN or infinities); float to integer goes towards
+    zero and saturates, NaN gives 0; integers truncate or extend; to bool is `x != 0`.
     """
     return cast(x, dtype)

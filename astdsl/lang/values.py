@@ -26,6 +26,8 @@ from astdsl.ir.dtypes import (
     DType,
     bf16,
     boolean,
+    f8e4m3,
+    f8e5m2,
     f16,
     f32,
     f64,
@@ -491,7 +493,9 @@ def _operand_help(x: object) -> str:
 
 
 # What this version computes in: the backend and both witnesses know these.
-SUPPORTED = (f64, f32, f16, bf16, i64, i32, i16, i8, u64, u32, u16, u8, boolean)
+SUPPORTED = (
+    f64, f32, f16, bf16, f8e4m3, f8e5m2, i64, i32, i16, i8, u64, u32, u16, u8, boolean,
+)  # fmt: skip
 
 
 PYTHON_DTYPES: dict[type, DType] = {bool: boolean, int: i32, float: f32}

@@ -23,7 +23,8 @@ from astdsl.lowering.layout.registers import REPLICATED, Digit, Layout, normalis
 from astdsl.lowering.layout.shared import SharedPlan
 from astdsl.lowering.nvptx.asm import barriers
 from astdsl.lowering.nvptx.builder import Builder
-from astdsl.lowering.nvptx.values import LV, i32, zero
+from astdsl.lowering.nvptx.values import LV, constant, i32, zero
+from astdsl.lowering.small_floats import SMALL, small_float_bits
 from astdsl.lowering.target import Target
 from astdsl.lowering.windows import Forms
 from astdsl.source import NOWHERE
@@ -34,7 +35,7 @@ MapKey: TypeAlias = tuple[tuple[int, ...], tuple[int, ...], int]
 LLVM_TYPES = {
     "f64": "double", "f32": "float", "f16": "half", "bf16": "bfloat", "i64": "i64", "u64": "i64",
     "i32": "i32", "u32": "i32", "i16": "i16", "u16": "i16", "i8": "i8", "u8": "i8", "bool": "i1",
-    "tf32": "float",
+    "tf32": "float", "f8e4m3": "i8", "f8e5m2": "i8",
 }  # fmt: skip
 # How an element is spelt in memory, where that differs.
 MEMORY_TYPES = LLVM_TYPES | {"bool": "i8"}
@@ -54,6 +55,13 @@ def _refuse_format(op: Op, value: Value) -> None:
             (op.span, str(value.type)),
             help="store it in another type; u8 holds the bits of 8-bit floats",
         )
+
+
+def element(dtype: DType, value: float | int | bool) -> LV:
+    """Return a constant of an element type; 8-bit floats are their bits."""
+    if dtype in SMALL:
+        return constant("i8", small_float_bits(dtype, float(value)))
+    return constant(llvm_type(dtype), value)
 
 
 def padding(dtype: DType) -> LV:

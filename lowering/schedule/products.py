@@ -83,12 +83,6 @@ def _check(op: ops.Dot) -> None:
             (op.span, "this product"),
             help="leave it out: f32 operands then multiply exactly",
         )
-    if op.a.tile.dtype.bits < dtypes.f16.bits and op.a.tile.dtype.is_float:
-        raise UnsupportedFeature(
-            f"`@` of {op.a.tile.dtype} is not in this version, got {op.a.type} @ {op.b.type}",
-            (op.span, "this product"),
-            help="convert the operands: `a.astype(f16) @ b.astype(f16)`",
-        )
 
 
 def _operand(scheduler: BlockScheduler, value: Value, op: ops.Dot) -> _Operand:

@@ -56,7 +56,7 @@ MISTAKES = {
     ],
     "pipeline_in_for": ["for i in pipeline(M):", "    o[i, 0] = 1"],
     "name_of_later": ["atomic_add(o.at[0, 0:4], x[0, 0:4])"],
-    "dtype_of_later": ["o[0, 0:4] = x[0, 0:4].astype(f8e4m3)"],
+    "dtype_of_later": ["o[0, 0:4] = x[0, 0:4].astype(f8e8m0)"],
     "no_dtype": ['o[0, 0:4] = zeros((4,), "f32")'],
     "numpy_function": ["import numpy as np", "o[0, 0:4] = np.exp(x[0, 0:4])"],
     "constant_too_large": ["n[0:4] += 3_000_000_000"],

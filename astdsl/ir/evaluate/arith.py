@@ -19,6 +19,7 @@ from astdsl.ir.dtypes import BOOL, DType, f64, tf32
 from astdsl.ir.evaluate.rounding import (
     convert,
     is_narrow_float,
+    narrowed,
     number,
     round_to,
     round_to_tf32,
@@ -33,9 +34,7 @@ def _dtype(op: Op) -> DType:
 def compute(function: Callable[..., Any], dtype: DType, *operands: Array) -> Array:
     """Apply a NumPy function to operands of `dtype`, in float32 where the dtype is narrower."""
     if is_narrow_float(dtype):
-        wide = function(*(np.asarray(x).astype(np.float32) for x in operands))
-        result: Array = np.asarray(wide).astype(dtype.numpy)
-        return result
+        return narrowed(function(*(np.asarray(x).astype(np.float32) for x in operands)), dtype)
     made: Array = function(*operands)
     return round_to_tf32(made) if dtype is tf32 else made
 

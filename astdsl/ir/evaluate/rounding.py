@@ -1,7 +1,9 @@
 """Conversions between element types, each rounded once.
 
 Invariant: a conversion to a narrow float equals rounding the exact value to nearest even; NumPy
-and ml_dtypes go through float32 in places, where rounding twice would show.
+and ml_dtypes go through float32 in places, where rounding twice would show. 8-bit floats saturate,
+as the hardware's only conversion does (PTX ISA 9.7.9.21, `.satfinite`): what is beyond their
+largest number, infinities too, becomes that; ml_dtypes would give NaN or an infinity.
 """
 
 from __future__ import annotations
@@ -10,11 +12,12 @@ from typing import Any
 
 import numpy as np
 
-from astdsl.ir.dtypes import BOOL, DType, bf16, f16, f32, f64, tf32
+from astdsl.ir.dtypes import BOOL, DType, bf16, f8e4m3, f8e5m2, f16, f32, f64, tf32
 from astdsl.ir.evaluate.table import Array
 
 # Mantissa bits of float32 that tf32 drops.
 TF32_DROPPED_BITS = 13
+LARGEST = {f8e4m3: 448.0, f8e5m2: 57344.0}
 
 
 def convert(x: Array, source: DType, target: DType) -> Array:
@@ -32,7 +35,7 @@ def _to_float(x: Array, source: DType, target: DType) -> Array:
     if target in (f64, f32) or source.kind == BOOL:
         return x.astype(target.numpy)
     if source.is_float and source.bits <= f32.bits and target is not tf32:
-        return x.astype(target.numpy)
+        return narrowed(x, target)
     if source is f64:
         return round_to(x, target)
     if source.is_float:
@@ -45,7 +48,16 @@ def round_to(x: Array, target: DType) -> Array:
     if target in (f64, f32, f16):  # NumPy converts these directly
         return np.asarray(x).astype(target.numpy)
     odd = to_odd_float32(np.asarray(x))
-    return round_to_tf32(odd) if target is tf32 else odd.astype(target.numpy)
+    return round_to_tf32(odd) if target is tf32 else narrowed(odd, target)
+
+
+def narrowed(x: Any, target: DType) -> Array:
+    """Return numbers of up to 32 bits as a narrow float, rounded once; 8-bit floats saturate."""
+    number = np.asarray(x)
+    if target in LARGEST:
+        wide = number.astype(np.float32)
+        number = np.clip(wide, -LARGEST[target], LARGEST[target])  # keeps NaN
+    return np.asarray(number.astype(target.numpy))
 
 
 def to_odd_float32(x: Array) -> Array:
@@ -116,6 +128,6 @@ def is_narrow_float(dtype: DType) -> bool:
 
 
 __all__ = [
-    "bf16", "computed_wide", "convert", "is_narrow_float", "number", "round_to", "round_to_tf32",
-    "to_odd_float32",
+    "bf16", "computed_wide", "convert", "is_narrow_float", "narrowed", "number", "round_to",
+    "round_to_tf32", "to_odd_float32",
 ]  # fmt: skip

@@ -225,8 +225,8 @@ class Select(Elementwise):
 class Cast(Elementwise):
     """Conversion of value.
 
-    Float to float goes to nearest even; float to integer towards zero and saturating, NaN to 0;
-    integers truncate or extend; to bool is `!= 0`.
+    Float to float goes to nearest even (8-bit floats saturate, infinities too); float to integer
+    towards zero and saturating, NaN to 0; integers truncate or extend; to bool is `!= 0`.
     """
 
     x: Value

@@ -14,7 +14,7 @@ from astdsl.ir.core import Op
 from astdsl.ir.dtypes import BOOL, DType, tf32
 from astdsl.lowering.layout.registers import Layout
 from astdsl.lowering.nvptx.asm import arith
-from astdsl.lowering.nvptx.function import Emitter, llvm_type, lowers_tile
+from astdsl.lowering.nvptx.function import Emitter, element, lowers_tile
 from astdsl.lowering.nvptx.rules.casts import rounded_to_tf32
 from astdsl.lowering.nvptx.rules.division import floor_divide, remainder
 from astdsl.lowering.nvptx.rules.elements import ElementRule, in_single, lowers_elements
@@ -24,7 +24,7 @@ from astdsl.lowering.nvptx.values import LV, constant, i1
 @lowers_tile(ops.Constant)
 def _constant(emitter: Emitter, op: ops.Constant, layout: Layout) -> Sequence[LV]:
     del emitter
-    return [constant(llvm_type(op.type.dtype), op.value)] * layout.register_count
+    return [element(op.type.dtype, op.value)] * layout.register_count
 
 
 def _binary(of_floats: str, of_integers: str, of_bools: str) -> ElementRule:

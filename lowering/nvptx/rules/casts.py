@@ -7,25 +7,80 @@ where LLVM's `fptosi` is undefined (PTX ISA 9.7.9.21).
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from typing import TypeAlias
 
 from astdsl.ir import ops
 from astdsl.ir.dtypes import BOOL, DType, f32, f64, tf32
 from astdsl.ir.dtypes import i32 as word
+from astdsl.lowering.layout.registers import Layout
 from astdsl.lowering.nvptx.asm import arith
 from astdsl.lowering.nvptx.builder import Builder
-from astdsl.lowering.nvptx.function import Emitter, llvm_type
+from astdsl.lowering.nvptx.function import Emitter, llvm_type, lowers_tile
 from astdsl.lowering.nvptx.rules.elements import is_narrow, lowers_elements
 from astdsl.lowering.nvptx.values import LV, constant, i32
+from astdsl.lowering.small_floats import SMALL
 
 _TF32_DROPPED_BITS = 13
+_UNPACK = {"f8e4m3": arith.UNPACK_E4M3, "f8e5m2": arith.UNPACK_E5M2}
+_PACK = {"f8e4m3": arith.PACK_E4M3, "f8e5m2": arith.PACK_E5M2}
 Conversion: TypeAlias = Callable[[Emitter, DType, DType, LV], LV]
 
 
-@lowers_elements(ops.Cast)
-def _cast(emitter: Emitter, op: ops.Cast, x: LV) -> LV:
-    return converted(emitter, op.x.tile.dtype, op.dtype, x)
+@lowers_tile(ops.Cast)
+def _cast(emitter: Emitter, op: ops.Cast, layout: Layout) -> Sequence[LV]:
+    registers = emitter.get(op.x, layout)
+    distinct = list(dict.fromkeys(registers))
+    found = _all_converted(emitter, op.x.tile.dtype, op.dtype, distinct)
+    made = dict(zip(distinct, found, strict=True))
+    return [made[x] for x in registers]
+
+
+def _all_converted(
+    emitter: Emitter, source: DType, target: DType, values: Sequence[LV]
+) -> Sequence[LV]:
+    """Write several elements as `target`; 8-bit floats are converted two at a time."""
+    if source is target:
+        return values
+    if source in SMALL:
+        values, source = _unpacked(emitter.builder, source, values), f32
+    if target not in SMALL:
+        return [converted(emitter, source, target, x) for x in values]
+    return _packed(emitter.builder, target, [_to_single(emitter, source, x) for x in values])
+
+
+def _unpacked(builder: Builder, source: DType, values: Sequence[LV]) -> list[LV]:
+    """Write 8-bit floats as f32, exactly."""
+    found: list[LV] = []
+    for low, high in _pairs([builder.cast("zext", x, "i16") for x in values]):
+        both = builder.or_(low, builder.shl(high, constant("i16", 8)))
+        (halves,) = builder.asm(_UNPACK[source.name], both)
+        found += [builder.cast("fpext", half, "float") for half in builder.unpack(halves)]
+    return found[: len(values)]
+
+
+def _packed(builder: Builder, target: DType, values: Sequence[LV]) -> list[LV]:
+    """Write f32 as 8-bit floats, to nearest even and saturating (PTX ISA, `.satfinite`)."""
+    found: list[LV] = []
+    for low, high in _pairs(values):
+        (both,) = builder.asm(_PACK[target.name], low, high)
+        upper = builder.lshr(both, constant("i16", 8))
+        found += [builder.cast("trunc", x, "i8") for x in (both, upper)]
+    return found[: len(values)]
+
+
+def _pairs(values: Sequence[LV]) -> Iterator[tuple[LV, LV]]:
+    """Yield neighbours; a last one without a neighbour comes with itself."""
+    for k in range(0, len(values), 2):
+        yield values[k], values[min(k + 1, len(values) - 1)]
+
+
+def _to_single(emitter: Emitter, source: DType, x: LV) -> LV:
+    """Write an element as f32 that rounding to 8 bits does not spoil."""
+    # Integers that f32 does not hold are beyond every 8-bit float.
+    if source is f64:
+        return _rounded_to_odd(emitter.builder, x)
+    return converted(emitter, source, f32, x)
 
 
 @lowers_elements(ops.Bitcast)
@@ -42,6 +97,9 @@ def converted(emitter: Emitter, source: DType, target: DType, x: LV) -> LV:
     """Write `x` as `target`, by the rules of `ops.Cast`."""
     if source is target:
         return x
+    if source in SMALL or target in SMALL:
+        (found,) = _all_converted(emitter, source, target, [x])
+        return found
     if target.kind == BOOL:
         return is_nonzero(emitter, source, x)
     if target is tf32:

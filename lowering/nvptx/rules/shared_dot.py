@@ -24,6 +24,7 @@ from astdsl.lowering.nvptx.function import (
     llvm_type,
     lowers_tile,
 )
+from astdsl.lowering.nvptx.rules.casts import converted
 from astdsl.lowering.nvptx.values import LV, constant, i32
 
 _Add: TypeAlias = Callable[[Builder, LV, LV, LV], LV]
@@ -58,14 +59,8 @@ class _Side:
         places = [k, inside] if self.k_axis == 0 else [inside, k]
         address = buffer_address(self.emitter, self.pointer, self.layout, places)
         found = builder.load(MEMORY_TYPES[self.dtype.name], address, self.dtype.bytes)
-        return _widened(builder, as_register(builder, found, self.dtype), self.dtype, self.target)
-
-
-def _widened(builder: Builder, value: LV, source: DType, target: DType) -> LV:
-    kind = llvm_type(target)
-    if source.is_float:
-        return builder.cast("fpext", value, kind)
-    return builder.cast("sext" if source.kind == "int" else "zext", value, kind)
+        element = as_register(builder, found, self.dtype)
+        return converted(self.emitter, self.dtype, self.target, element)
 
 
 @lowers_tile(ops.SharedDot)
