@@ -16,7 +16,7 @@ from astdsl import backend
 from astdsl.call import Call, Callee, constant_key, prepare, resolve, row_major, where
 from astdsl.compile import Program, Programs
 from astdsl.errors import BadArgument, BadSignature, UnsupportedFeature, did_you_mean
-from astdsl.frontend.signature import Signature, signature_of
+from astdsl.frontend.signature import Signature, option_span, signature_of
 from astdsl.ir.dtypes import DType
 from astdsl.lowered import Lowered
 from astdsl.records import dataclass
@@ -130,7 +130,7 @@ class Kernel:
                 f"`@kernel` takes a Python function, got {type(function).__name__}",
                 help="put `@kernel` nearest to the `def`",
             )
-        _check_options(self._options)
+        _check_options(self._options, function)
 
     def _method(self, receiver: tuple[Any, ...]) -> _Method:
         return self._bound if receiver else self._plain
@@ -335,21 +335,26 @@ OPTIONS: dict[str, Callable[[Any], bool]] = {"warpgroups": lambda value: value =
 LATER = {"cluster": "clusters", "approx_math": "approximate mathematics"}
 
 
-def _check_options(options: Mapping[str, Any]) -> None:
+def _check_options(options: Mapping[str, Any], function: FunctionType) -> None:
     """Refuse options that this version does not know; the first call asks, not the decorator."""
     for name, value in options.items():
+        place = (option_span(function, name), "")
         if name in LATER:
             raise UnsupportedFeature(
-                f"`@kernel({name}=...)`: {LATER[name]} are not in this version"
+                f"`@kernel({name}=...)`: {LATER[name]} are not in this version",
+                place,
+                help=f"leave `{name}` out",
             )
         if name not in OPTIONS:
             raise BadSignature(
                 f"`@kernel` has no option `{name}`",
+                place,
                 help=did_you_mean(name, [*OPTIONS, *LATER]) or f"it has {', '.join(OPTIONS)}",
             )
         if not OPTIONS[name](value):
             raise UnsupportedFeature(
                 f"`@kernel({name}={value!r})` is not in this version",
+                place,
                 help="write `@kernel(warpgroups=1)`, or leave it out",
             )
 

@@ -386,6 +386,21 @@ def test_nothing_is_refused_before_the_first_call() -> None:
         malformed(x)
 
 
+def test_a_refused_option_of_the_decorator_is_shown_where_it_is_written() -> None:
+    @kernel(
+        warpgroups=1,
+        cluster={"x": 2},
+    )
+    def in_clusters(x: In[f32, "N"]): ...
+
+    first = in_clusters.__wrapped__.__code__.co_firstlineno
+    with pytest.raises(UnsupportedFeature, match="cluster") as caught:
+        in_clusters(np.zeros(8, np.float32))
+    ((span, _),) = caught.value.places
+    assert (span.line, span.column, span.end_column) == (first + 2, 8, 24)
+    assert caught.value.help
+
+
 def test_the_decorator_keeps_the_functions_identity() -> None:
     assert add_step.__name__ == "add_step"
     assert add_step.__module__ == __name__

@@ -147,7 +147,24 @@ def parameter_spans(function: FunctionType) -> dict[str, Span]:
     return spans
 
 
-def _span(file: str, node: ast.arg) -> Span:
+def option_span(function: FunctionType, name: str) -> Span:
+    """Return the span of an option where the decorator states it, as `warpgroups=2`.
+
+    One that is not written there by name has the span of the function's name.
+    """
+    spans = parameter_spans(function)
+    try:
+        source = find_function(function)
+    except SourceUnavailable:
+        return spans[""]
+    if isinstance(source.node, ast.Lambda):
+        return spans[""]
+    calls = [d for d in source.node.decorator_list if isinstance(d, ast.Call)]
+    stated = [k for call in calls for k in call.keywords if k.arg == name]
+    return _span(source.file, stated[0]) if stated else spans[""]
+
+
+def _span(file: str, node: ast.arg | ast.keyword) -> Span:
     end_line, end_column = node.end_lineno or node.lineno, node.end_col_offset or node.col_offset
     return Span(file, node.lineno, node.col_offset, end_line, end_column)
 
@@ -158,6 +175,10 @@ def _name_span(file: str, node: ast.FunctionDef | ast.AsyncFunctionDef | ast.Lam
     start = node.col_offset if is_lambda else node.col_offset + keyword
     length = len("lambda") if isinstance(node, ast.Lambda) else len(node.name.encode())
     return Span(file, node.lineno, start, node.lineno, start + length)
+
+
+# What evaluating the text of an annotation may raise, beside an unknown name.
+_FAILURES = (ArithmeticError, AttributeError, LookupError, SyntaxError, TypeError, ValueError)
 
 
 class _Annotations:
@@ -183,6 +204,13 @@ class _Annotations:
                 help="with `from __future__ import annotations` only globals and names that the "
                 "kernel's body uses too are known: move the name to the module, or leave the "
                 "import out",
+            ) from None
+        except _FAILURES as error:
+            raise BadSignature(
+                f"the annotation of `{name}` fails when it is evaluated: "
+                f"{type(error).__name__}: {error}",
+                (span, ""),
+                help='write an array as `In[f32, "M N"]`, a scalar as a dtype',
             ) from None
         return found
 
@@ -217,11 +245,11 @@ def _parameter(parameter: inspect.Parameter, span: Span, annotations: _Annotatio
             help=f"write {ANNOTATIONS}; put a compile-time constant after `*`",
         )
     kept = found if isinstance(found, DType) else dtype
-    if kept is not None and kept not in SUPPORTED:
+    if kept is not None and kept not in PASSED:
         raise BadSignature(
             f"scalars of {kept} are not in this version",
             (span, ""),
-            help=f"the dtypes that work are {', '.join(d.name for d in SUPPORTED)}",
+            help=f"the dtypes that work are {', '.join(d.name for d in PASSED)}",
         )
     return Parameter(name, span, None, kept, default)
 
@@ -235,6 +263,8 @@ def _spelled(annotation: ArraySpec | Role | DType) -> str:
 _ROLES = {IN: "In", OUT: "Out", INOUT: "InOut"}
 
 
+# Dtypes of scalars: an 8-bit float is passed in an array.
+PASSED = tuple(d for d in SUPPORTED if not d.is_float or d.bits > 8)
 # Python's types as annotations of scalars.
 SCALARS: dict[Any, DType] = {int: i32, float: f32, bool: boolean}
 

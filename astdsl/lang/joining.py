@@ -99,13 +99,19 @@ def carried_edges(name: str, first: Edges, again: Edges, value: Leaf) -> Edges:
 
 
 def met_edges(name: str, left: Leaf, right: Leaf) -> Edges:
-    """Return the edges of a tile that two branches leave. Errors: OutsideLost."""
+    """Return the edges of a tile that two branches leave. Errors: OutsideLost.
+
+    Where one side's elements outside mean nothing and the other has elements of its own, the half
+    space is not certain.
+    """
     kept = {}
     one, other = LeafType.of(left).edges, LeafType.of(right).edges
     for space in {**one.outside, **other.outside}:
         states = one.outside.get(space), other.outside.get(space)
         if None not in states and is_visible(space.form):
             kept[space] = _worse(*states)
+        elif LOST in states and is_visible(space.form):
+            kept[replace(space, is_certain=False)] = LOST
         elif LOST in states and space.axis is not None:
             value = left if one.outside.get(space) == LOST else right
             raise _lost(name, space, "differs between the branches", value)

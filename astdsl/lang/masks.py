@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from astdsl.errors import TypeMismatch
+from astdsl.errors import OutsideLost, TypeMismatch
 from astdsl.ir import ops
 from astdsl.ir.core import Value
 from astdsl.ir.dtypes import FLOAT, i32
@@ -31,6 +31,12 @@ def inside_mask(shape: tuple[int, ...], spaces: Sequence[HalfSpace]) -> Value:
 
 
 def _half_mask(shape: tuple[int, ...], h: HalfSpace) -> Value:
+    if not h.is_certain:
+        raise fault(
+            OutsideLost,
+            f"which elements of axis {h.axis} lie outside the array depends on the branch taken",
+            help="in the branch, `.filled(v)` makes them ordinary elements of value v",
+        )
     if h.axis is None or h.step == 0:
         holds = _compare("ge", index_value(h.form), index_constant(0))
         return expand(holds, shape)

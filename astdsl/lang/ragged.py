@@ -26,11 +26,15 @@ class HalfSpace:
 
     With `axis` None the whole tile is inside or outside: an integer dropped the axis. Nothing
     reduces along it, so what lies outside reads as zero and may be forgotten.
+
+    One that is not certain holds for elements of one branch, where the other has elements of its
+    own: a store may drop what lies outside, and no mask can be made of it.
     """
 
     form: Form
     axis: int | None
     step: int = 0
+    is_certain: bool = True
 
     def holds_for(self, extent: int) -> bool:
         """Whether the condition is proved for every index below `extent`."""
@@ -85,7 +89,7 @@ class Edges:
             if h.axis is None:
                 return h
             start, step = starts[h.axis], steps[h.axis]
-            moved = HalfSpace(h.form + Form.of(h.step * start), h.axis, h.step * step)
+            moved = replace(h, form=h.form + Form.of(h.step * start), step=h.step * step)
             return None if moved.holds_for(sizes[h.axis]) else moved
 
         return self.moved(change)

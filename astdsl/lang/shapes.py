@@ -18,7 +18,7 @@ from astdsl.lang.elementwise import as_tile, expand, placed, sources
 from astdsl.lang.ragged import LOST, Edges, HalfSpace
 from astdsl.lang.tracing import emit, fault
 from astdsl.lang.values import Tile, as_operand, method, require_dtype
-from astdsl.records import dataclass, field
+from astdsl.records import dataclass, field, replace
 
 
 def as_extent(x: object, what: str) -> int:
@@ -299,8 +299,8 @@ def index(x: Tile, key: object) -> Tile:
 
 def _after_drop(h: HalfSpace, picked: _Picked) -> HalfSpace:
     if h.axis is None or h.axis in picked.dropped:
-        return HalfSpace(h.form, None)
-    return HalfSpace(h.form, picked.new_axes[h.axis], h.step)
+        return replace(h, axis=None, step=0)
+    return replace(h, axis=picked.new_axes[h.axis])
 
 
 def _spelled_out(x: Tile, items: tuple[object, ...]) -> Iterable[object]:
