@@ -20,10 +20,11 @@ from astdsl.lowering.nvptx.function import (
     Emitter,
     as_memory,
     as_register,
+    element,
     lowers,
     lowers_tile,
 )
-from astdsl.lowering.nvptx.values import LV, Label, constant, i32, i64, vector
+from astdsl.lowering.nvptx.values import LV, Label, i32, i64, vector
 from astdsl.lowering.tensor_maps import Piece, pieces
 
 T = TypeVar("T")
@@ -79,16 +80,14 @@ def _load_guarded(emitter: Emitter, window: GlobalWindow, op: ops.Load) -> list[
         if inside is None:
             loaded = builder.load(window.type, address, window.dtype.bytes)
         else:
-            loaded = _guarded_load(emitter, window.type, address, inside, op.fill)
+            outside = as_memory(builder, element(window.dtype, op.fill), window.dtype)
+            loaded = _guarded_load(emitter, window.type, address, inside, outside)
         result.append(as_register(builder, loaded, window.dtype))
     return result
 
 
-def _guarded_load(
-    emitter: Emitter, kind: str, address: LV, inside: LV, fill: float | int | bool
-) -> LV:
+def _guarded_load(emitter: Emitter, kind: str, address: LV, inside: LV, outside: LV) -> LV:
     builder = emitter.builder
-    outside = constant(kind, fill)
     if kind != "i8":
         (loaded,) = builder.asm(guarded_load(kind), outside, address, inside)
         return loaded
