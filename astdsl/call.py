@@ -27,11 +27,12 @@ NEW_ARRAY_ALIGN_BYTES = 16
 
 @dataclass(frozen=True, slots=True)
 class Callee:
-    """What is called: the function, its signature, and for a method its first argument."""
+    """What is called: the function, its signature, a method's first argument, the warpgroups."""
 
     function: FunctionType
     signature: Signature
     receiver: tuple[Any, ...] = ()
+    warpgroups: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,6 +165,7 @@ def _request(
         arguments=tuple(arguments),
         constants=constants,
         constants_key=tuple((name, constant_key(v)) for name, v in constants.items()),
+        warpgroups=callee.warpgroups,
     )
 
 

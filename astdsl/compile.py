@@ -67,6 +67,7 @@ class Request:
     arguments: tuple[RequestedArgument, ...]
     constants: dict[str, Any]
     constants_key: tuple[Any, ...]
+    warpgroups: int = 0
 
     @property
     def key(self) -> tuple[Any, ...]:
@@ -180,7 +181,9 @@ def _try_trace(request: Request, static: frozenset[DimKey]) -> Traced | frozense
         for a in request.arguments
     ]
     try:
-        return trace_kernel(request.function, arguments, request.constants, request.name)
+        return trace_kernel(
+            request.function, arguments, request.constants, request.name, request.warpgroups
+        )
     except NeedsConstant as need:
         return need.wanted
 

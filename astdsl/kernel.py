@@ -59,8 +59,9 @@ class _Method:
     `launches` maps the key of a call to what it launches.
     """
 
-    def __init__(self, function: FunctionType, is_method: bool) -> None:
+    def __init__(self, function: FunctionType, options: Mapping[str, Any], is_method: bool) -> None:
         self.function = function
+        self._warpgroups: int = options.get("warpgroups", 0)
         self._is_method = is_method
         self.programs = Programs()
         self.launches: dict[tuple[Any, ...], tuple[Program, Launch]] = {}
@@ -82,7 +83,7 @@ class _Method:
 
     def callee(self, receiver: tuple[Any, ...]) -> Callee:
         """Return what is called, with a method's first argument."""
-        return Callee(self.function, self.signature, receiver)
+        return Callee(self.function, self.signature, receiver, self._warpgroups)
 
 
 class Kernel:
@@ -96,8 +97,8 @@ class Kernel:
         self.__name__ = getattr(function, "__name__", type(function).__name__)
         self.boundary = Boundary(self.__name__)
         self._options = dict(options or {})
-        self._plain = _Method(function, is_method=False)
-        self._bound = _Method(function, is_method=True)
+        self._plain = _Method(function, self._options, is_method=False)
+        self._bound = _Method(function, self._options, is_method=True)
 
     def __repr__(self) -> str:
         return f"<kernel {getattr(self, '__qualname__', '?')}>"
@@ -330,8 +331,15 @@ class CompiledKernel:
                 )
 
 
-# What `@kernel(...)` takes, and what each may be in this version.
-OPTIONS: dict[str, Callable[[Any], bool]] = {"warpgroups": lambda value: value == 1}
+# A block has 1,024 threads at most, a warpgroup 128.
+MOST_WARPGROUPS = 8
+# What `@kernel(...)` takes, and what each may be.
+OPTIONS: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "warpgroups": (
+        lambda value: type(value) is int and 1 <= value <= MOST_WARPGROUPS,
+        f"a number from 1 to {MOST_WARPGROUPS}",
+    ),
+}
 LATER = {"cluster": "clusters", "approx_math": "approximate mathematics"}
 
 
@@ -351,11 +359,12 @@ def _check_options(options: Mapping[str, Any], function: FunctionType) -> None:
                 place,
                 help=did_you_mean(name, [*OPTIONS, *LATER]) or f"it has {', '.join(OPTIONS)}",
             )
-        if not OPTIONS[name](value):
-            raise UnsupportedFeature(
-                f"`@kernel({name}={value!r})` is not in this version",
+        is_fit, wanted = OPTIONS[name]
+        if not is_fit(value):
+            raise BadSignature(
+                f"`@kernel({name}=...)` is {wanted}, got {value!r}",
                 place,
-                help="write `@kernel(warpgroups=1)`, or leave it out",
+                help=f"`@kernel({name}=2)` is written for each of two; leave it out otherwise",
             )
 
 
@@ -368,7 +377,8 @@ def kernel(**options: Any) -> Callable[[Callable[..., Any]], Kernel]: ...
 def kernel(function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
     """Make a kernel of a Python function: `@kernel`, or `@kernel(warpgroups=1)`.
 
-    With `warpgroups` the function is written for each warpgroup; without, for the block.
+    With `warpgroups`, 1 to 8, the function is written for each warpgroup of a block; without, for
+    the block, which has as many as the compiler chooses.
     """
     if function is None:
         return lambda decorated: kernel_of(decorated, options)

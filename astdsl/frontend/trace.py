@@ -22,6 +22,7 @@ from astdsl.frontend.unknown import endless_recursion, unknown_name
 from astdsl.ir.builder import Builder
 from astdsl.ir.core import Module, Param, Value
 from astdsl.ir.types import RefType, TileType
+from astdsl.lang.programs import finished
 from astdsl.lang.refs import parameter_ref
 from astdsl.lang.tracing import Trace, tracing
 from astdsl.lang.values import Tile
@@ -66,9 +67,11 @@ def trace_kernel(
     arguments: Sequence[TracedArgument],
     constants: dict[str, object],
     name: str,
+    warpgroups: int = 0,
 ) -> Traced:
     """Run a kernel's rewritten function on the values of its parameters, and return its IR.
 
+    With `warpgroups` it is written for each of so many warpgroups of a block.
     Errors: every KernelError that the kernel's text deserves; NeedsConstant where a runtime dim is
     needed as a number; what the user's own Python raises.
     """
@@ -78,7 +81,7 @@ def trace_kernel(
     values = {a.name: Value(a.type, a.name) for a in arguments if a.type is not None}
     builder = Builder(tuple(values.values()))
     codes = Codes()
-    trace = Trace(builder, codes.locate)
+    trace = Trace(builder, codes.locate, warpgroups=warpgroups)
     trace.made.update({value: spans.get(n, here) for n, value in values.items()})
     session = Session(HOOKS, trace, codes)
     with tracing(trace):
@@ -100,8 +103,9 @@ def trace_kernel(
     module = Module(
         name=name,
         params=tuple(params),
-        body=builder.finish(),
+        body=finished(builder.finish(), warpgroups),
         span=here,
+        warpgroups=warpgroups,
         constants=tuple((key, repr(value)) for key, value in constants.items()),
     )
     return Traced(module, session.reads, session.nodes)

@@ -12,6 +12,7 @@ from astdsl.ir.core import Value
 from astdsl.lang.indices import as_index, form_of, index_constant, index_value
 from astdsl.lang.shapes import as_extent
 from astdsl.lang.tracing import emit, fault
+from astdsl.lang.values import Tile
 from astdsl.records import dataclass
 
 MOST_ARRIVALS = 2**20 - 1
@@ -111,20 +112,44 @@ def barrier_arrive(barrier: object) -> None:
 
 
 def barrier_wait(barrier: object, completion: object = None) -> None:
-    """Wait for the next completion of a barrier that was not waited for yet.
+    """Wait for the next completion of a barrier that this thread has not waited for yet.
 
-    `completion` is refused in this version. PTX: mbarrier.try_wait.parity.
+    `completion=n` names the n-th one instead, from 0, for a thread that skips some: the newest or
+    the one before. It leaves the count of the other waits alone. PTX: mbarrier.try_wait.parity.
+    Errors: TypeMismatch.
     """
-    if completion is not None:
-        raise fault(
-            UnsupportedFeature,
-            "`barrier_wait(b, completion=)` is not in this version",
-            help="wait once for every completion",
-        )
     slot = _require_barrier(barrier, "barrier_wait")
-    parity = emit(ops.BitAnd, x=_waits(slot), y=index_constant(1)).result
+    parity = _parity(slot, completion, "barrier_wait")
     emit(ops.BarrierWait, barrier=slot.barrier.value, index=slot.index, parity=parity)
-    _count_wait(slot)
+    if completion is None:
+        _count_wait(slot)
+
+
+def barrier_test(barrier: object, completion: object = None) -> Tile:
+    """Return whether the completion that `barrier_wait` would wait for has happened.
+
+    It does not wait, and does not count as waited for. PTX: mbarrier.test_wait.parity.
+    Errors: TypeMismatch.
+    """
+    slot = _require_barrier(barrier, "barrier_test")
+    parity = _parity(slot, completion, "barrier_test")
+    test = emit(ops.BarrierTest, barrier=slot.barrier.value, index=slot.index, parity=parity)
+    return Tile(test.result)
+
+
+def _parity(slot: BarrierSlot, completion: object, function: str) -> Value:
+    if completion is None:
+        number = _waits(slot)
+    else:
+        index = as_index(completion, f"`completion` of `{function}`")
+        if form_of(index).bounds[1] < 0:
+            raise fault(
+                TypeMismatch,
+                f"`{function}` counts completions from 0, got {form_of(index)}",
+                help="`completion=0` is the first one",
+            )
+        number = index_value(index)
+    return emit(ops.BitAnd, x=number, y=index_constant(1)).result
 
 
 def _waits(slot: BarrierSlot) -> Value:
@@ -157,9 +182,10 @@ def _count_wait(slot: BarrierSlot) -> None:
 
 
 def commit_smem() -> None:
-    """Make shared memory written so far visible to copies, and wait for the whole block.
+    """Make shared memory written so far visible to copies, and wait for all who run this.
 
-    PTX: fence.proxy.async, bar.sync.
+    That is the block, or the warpgroup in `@kernel(warpgroups=n)`. PTX: fence.proxy.async,
+    bar.sync.
     """
     emit(ops.ProxyFence)
     emit(ops.BlockBarrier)

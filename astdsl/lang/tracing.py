@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from astdsl.errors import KernelError, OutOfScope, UnsupportedFeature
 from astdsl.ir.builder import Builder
@@ -34,6 +34,15 @@ class NeedsConstant(BaseException):
         self.wanted = wanted
 
 
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """The outermost `parallel` around here: names, indices, and `(low, high, step)` of its axes."""
+
+    names: tuple[str, ...]
+    indices: tuple[Any, ...]
+    bounds: tuple[tuple[Any, Any, Any], ...]
+
+
 @dataclass(slots=True)
 class Trace:
     """A kernel being traced.
@@ -41,7 +50,8 @@ class Trace:
     `locate` gives the span of the user's operation that runs now, helper stack included. `made`
     says where each value was made; `atoms` are the unknowns of index arithmetic, by what they are,
     and `known` the indices that were computed from them; `loops` counts the open loops and
-    pipelines.
+    pipelines. With `warpgroups` the kernel is written for each of so many warpgroups of a block,
+    with 0 for the block. `grid` is the `parallel` around what is traced now.
     """
 
     builder: Builder
@@ -50,6 +60,8 @@ class Trace:
     atoms: dict[object, Atom] = field(default_factory=dict)
     known: dict[object, object] = field(default_factory=dict)
     loops: int = 0
+    warpgroups: int = 0
+    grid: Grid | None = None
 
     def emit(self, kind: type[AnyOp], /, **fields: object) -> AnyOp:
         """Append an operation at the user's place, and return it."""
@@ -79,6 +91,15 @@ class Trace:
             yield
         finally:
             self.loops -= 1
+
+    @contextmanager
+    def inside_grid(self, grid: Grid | None) -> Iterator[None]:
+        """Let the functions of places see `grid` inside the `with`, unless there is one around."""
+        before, self.grid = self.grid, self.grid or grid
+        try:
+            yield
+        finally:
+            self.grid = before
 
 
 current: ContextVar[Trace | None] = ContextVar("current", default=None)

@@ -58,10 +58,9 @@ def run_module(module: Module, frame: Frame) -> None:
     if not module.warpgroups:
         run_alone(run_ops(operations, frame))
         return
-    of_the_call = tuple(op for op in operations if isinstance(op, (ops.Assert, ops.AllocGmem)))
-    pure = tuple(op for op in operations if op.effect == PURE)
-    run_alone(run_ops(tuple(op for op in operations if op in {*pure, *of_the_call}), frame))
-    own = tuple(op for op in operations if op not in {*pure, *of_the_call})
+    run_alone(_run_once(operations, frame))
+    own = tuple(op for op in operations if frame.values.keys().isdisjoint(op.results))
+    own = tuple(op for op in own if not isinstance(op, ops.Assert))
     grids = [op for op in own if isinstance(op, ops.Pipeline) and SPREAD in op.axes]
     outer = frame.block
     _watch(frame)
@@ -73,6 +72,14 @@ def run_module(module: Module, frame: Frame) -> None:
         run_alone(_run_grid(grid, tuple(op for op in before if op not in grids), module, frame))
     _unwatch(frame)
     frame.block = outer
+
+
+def _run_once(operations: tuple[Op, ...], frame: Frame) -> Run:
+    """Run what a call does once, before its blocks: checks, scratch, the grid's extents."""
+    for op in operations:
+        is_once = op.effect == PURE or isinstance(op, (ops.Assert, ops.AllocGmem))
+        if is_once and frame.values.keys() >= set(op.operands):
+            yield from run_ops((op,), frame)
 
 
 def _run_grid(grid: ops.Pipeline, before: tuple[Op, ...], module: Module, frame: Frame) -> Run:
@@ -141,6 +148,8 @@ def _ranges(op: ops.Pipeline, frame: Frame) -> list[range]:
 
 @evaluates(ops.Pipeline)
 def _pipeline(op: ops.Pipeline, frame: Frame) -> Run:
+    if op.split > 1:
+        return (yield from _split_pipeline(op, frame))
     for order in op.order:
         yield from _require_permutation(op, order, frame)
     is_spread = [kind == SPREAD for kind in op.axes]
@@ -158,6 +167,27 @@ def _pipeline(op: ops.Pipeline, frame: Frame) -> Run:
     if watches:
         _unwatch(frame)
     return carried
+
+
+def _split_pipeline(op: ops.Pipeline, frame: Frame) -> Run:
+    """Run the steps in parts that each begin at 0, and add these up in order."""
+    total = _initial(op, frame)
+    (steps,) = _ranges(op, frame)
+    for part in range(op.split):
+        first, last = (len(steps) * p // op.split for p in (part, part + 1))
+        carried: tuple[Any, ...] = tuple(np.zeros_like(v) for v in total)
+        for index in steps[first:last]:
+            carried = yield from run_region(op.body, (np.int64(index), *carried), frame)
+        total = tuple(
+            _added(op, k, x, y) for k, (x, y) in enumerate(zip(total, carried, strict=True))
+        )
+    return total
+
+
+def _added(op: ops.Pipeline, carried: int, x: Any, y: Any) -> Any:
+    """Add two values of what is carried, as `Add` does."""
+    value = op.initial[carried]
+    return EVALUATORS[ops.Add](ops.Add(span=op.span, x=value, y=value), x, y)
 
 
 def _require_permutation(op: ops.Pipeline, order: Block, frame: Frame) -> Run:
