@@ -17,6 +17,8 @@ from astdsl.errors import TypeMismatch, UnsupportedSyntax
 from astdsl.frontend.inline import inlined
 from astdsl.frontend.library import is_library, module_of
 from astdsl.frontend.session import Session
+from astdsl.ir.dtypes import DType
+from astdsl.lang.arith import astype
 from astdsl.lang.builtins import MEANINGS
 from astdsl.lang.leaves import children
 from astdsl.lang.names import require_usable
@@ -41,6 +43,9 @@ def call(session: Session, function: Any, /, *args: Any, **kwargs: Any) -> Any:
     if type(function) in (type, BuiltinFunctionType) and function in MEANINGS:
         # What a generator gives is seen only by running it, which the builtin does anyway.
         args = tuple(list(x) if type(x) is GeneratorType else x for x in args)
+    if type(function) is DType:
+        # As in NumPy, a dtype converts what it is called with.
+        function = functools.partial(astype, dtype=function)
     if not callable(function) and type(function).__module__.startswith(f"{OURS}."):
         raise fault(
             TypeMismatch,

@@ -31,7 +31,7 @@ from astdsl.lang.names import (
     unchanged_objects,
 )
 from astdsl.lang.orders import trace_order
-from astdsl.lang.tracing import emit, fault, require_trace
+from astdsl.lang.tracing import Grid, emit, fault, require_trace
 from astdsl.lang.values import Literal, Tile, as_operand
 
 __all__ = [
@@ -118,12 +118,13 @@ def trace_pipeline(
     names: Sequence[str] = (),
     order: object = None,
     stages: int = 0,
+    split: int = 0,
     schedule: str = "auto",
 ) -> None:
     """Trace `body(index)` for every index of axes `(low, high, step)`, row-major, as a Pipeline.
 
     The index is a tuple unless `is_single`. `placement` says of each axis where it may run, `order`
-    in which order independent steps begin.
+    in which order independent steps begin; `split` is the number of parts that are added up.
     Errors: BadPipeline at a `return`, `break` or `continue` that leaves the body.
     """
     bounds = [_bounds(axis, "an axis of a pipeline") for axis in axes]
@@ -136,7 +137,9 @@ def trace_pipeline(
         ]
         for value, hint in zip(indices, names, strict=False):
             value.hint = hint
-        with unchanged_objects(body):
+        operands = [(_operand(low), _operand(high), _operand(step)) for low, high, step in axes]
+        grid = Grid(tuple(names), tuple(made), tuple(operands)) if ops.SPREAD in placement else None
+        with require_trace("a pipeline").inside_grid(grid), unchanged_objects(body):
             body.call(made[0] if is_single else tuple(made))
         _require_no_exit(body)
 
@@ -153,6 +156,7 @@ def trace_pipeline(
             axes=tuple(placement),
             names=tuple(names),
             stages=stages,
+            split=split,
             schedule=schedule,
         )
 

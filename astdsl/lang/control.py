@@ -28,13 +28,12 @@ PLACEMENTS = {"sequential": SEQUENTIAL, "parallel": SPREAD, "auto": INFERRED}
 SCHEDULES = ("auto", "multistage")
 # Options that LANGUAGE.md has and this version has not, with what to do instead.
 LATER = {
-    "split": "carry the sum in one block, or write partial sums and add them in a second kernel",
     "persistent": "leave it out: every step of the spread axes is a block",
     "dynamic": "leave it out: every step of the spread axes is a block",
     "warpgroups": "leave it out: the compiler chooses",
     "cluster": "leave it out: every step of the grid is one block",
 }
-OPTIONS = ("stages", "schedule", "axes", "names", "order", *LATER)
+OPTIONS = ("stages", "schedule", "axes", "names", "order", "split", *LATER)
 
 
 class KernelRange:
@@ -125,7 +124,12 @@ class PipelineContext:
                 "`parallel` stands inside a loop or pipeline, where it cannot spread over blocks",
                 help="`pipeline` runs its steps in order inside a block; `parallel` is outermost",
             )
-        trace_pipeline(self.axes, body, is_single=self.is_single, **self.fields)
+        fields = self.fields
+        if trace.warpgroups:
+            # Who runs a pipeline there runs all of it; only `parallel` is a grid.
+            placement = tuple(a if a == SPREAD else SEQUENTIAL for a in fields["placement"])
+            fields = {**fields, "placement": placement}
+        trace_pipeline(self.axes, body, is_single=self.is_single, **fields)
 
     def __enter__(self) -> Any:
         raise fault(
@@ -150,6 +154,7 @@ def pipeline(
     schedule: Any = "auto",
     axes: Any = "auto",
     order: Any = None,
+    split: Any = None,
     **others: Any,
 ) -> PipelineContext:
     """Run the body of a `with` for every index of the axes, row-major, last axis fastest.
@@ -158,8 +163,10 @@ def pipeline(
     tuple. `stages` is the number of slots of each ring, from 1 on; `axes` says for all axes, or
     for each, "sequential" (in order inside a block), "parallel" (the author's word that steps are
     independent) or "auto". `order(linear, grid) -> index`, outermost only, is the position of the
-    block that begins `linear`-th: a permutation of independent steps, for the cache. The schedule
-    never changes the result.
+    block that begins `linear`-th: a permutation of independent steps, for the cache. `split=n`, of
+    a pipeline of one axis in an outermost one, runs its steps in n contiguous parts on n blocks:
+    what it carries may only be added to, and the parts are added in order. The schedule never
+    changes the result, but for how `split` associates a sum.
     Errors: BadPipeline, UnsupportedFeature.
     """
     _refuse_others("pipeline", others)
@@ -169,6 +176,7 @@ def pipeline(
         "placement": placement,
         "order": order,
         "stages": _stages(stages),
+        "split": _split(split),
         "schedule": _schedule(schedule),
     }
     return PipelineContext(
@@ -204,6 +212,7 @@ def parallel(
 
 
 def _refuse_others(function: str, others: dict[str, Any]) -> None:
+    require_trace(f"`{function}`")
     for name in others:
         if name not in LATER:
             raise fault(
@@ -256,6 +265,32 @@ def _stages(stages: Any) -> int:
             BadPipeline,
             f"`stages` is 1 or more, got {stages!r}",
             help='`stages="auto"` takes as many as shared memory holds; 1 does not overlap',
+        )
+    return count
+
+
+def _split(split: Any) -> int:
+    if split is None:
+        return 0
+    if isinstance(split, str) and split == "stream":
+        raise fault(
+            UnsupportedFeature,
+            '`split="stream"` is not in this version',
+            help="`split=n` runs the steps in n parts on n blocks",
+        )
+    count = None if isinstance(split, str) else as_extent(split, "`split`")
+    if count is None or count < 1:
+        raise fault(
+            BadPipeline,
+            f"`split` is the number of parts, 1 or more, got {split!r}",
+            help="`split=4` runs the steps in 4 parts on 4 blocks, and adds these up",
+        )
+    if not require_trace("`split`").loops:
+        raise fault(
+            BadPipeline,
+            "`split` stands on an outermost pipeline",
+            help="put the pipeline that sums into one whose steps are independent: "
+            "`with pipeline(1):` if there is a single sum",
         )
     return count
 

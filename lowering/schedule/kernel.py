@@ -11,6 +11,7 @@ from collections.abc import Callable
 from astdsl.ir import ops
 from astdsl.ir.core import Block, Module, Op, Value, walk
 from astdsl.ir.rewrite import replace_body, replace_fields, with_ops
+from astdsl.lowering.buffers import plan_shared
 from astdsl.lowering.schedule import products, rings, stores
 from astdsl.lowering.schedule.assertions import hoist_assertions
 from astdsl.lowering.schedule.block import BlockScheduler
@@ -24,6 +25,7 @@ from astdsl.lowering.schedule.protocol import check_protocol
 from astdsl.lowering.schedule.resets import drop_first_step_guards
 from astdsl.lowering.schedule.revisits import separate_revisits
 from astdsl.lowering.schedule.roles import choose_warpgroups
+from astdsl.lowering.schedule.splits import split_pipelines
 from astdsl.lowering.schedule.streams import stream_large_tiles, stream_whole_kernel
 from astdsl.lowering.target import Target
 from astdsl.passes import eliminate_dead_code
@@ -36,7 +38,7 @@ def schedule(module: Module, target: Target) -> Module:
     """Return the module with its pipelines turned into launches, phases, copies and waits."""
     check_outputs(module)
     opened = take_pipelines_out_of_branches(hoist_assertions(module))
-    formed = form_launches(stream_whole_kernel(opened))
+    formed = form_launches(stream_whole_kernel(split_pipelines(opened)))
     # Streaming leaves the large loads behind without users.
     streamed = eliminate_dead_code(_each_launch(formed, stream_large_tiles))
     return _each_launch(streamed, lambda launch: _schedule_launch(launch, streamed, target))
@@ -61,6 +63,8 @@ def _schedule_launch(launch: ops.Launch, module: Module, target: Target) -> ops.
     done = replace_fields(launch, body=body.block(args=launch.body.args), warpgroups=warpgroups)
     ordered = order_accesses(done, module, _apart(done))
     if scheduler.trip_counts:
+        # What does not fit is refused before its slots are run through, one by one.
+        plan_shared(ordered.body, target)
         check_protocol(ordered.body, scheduler.trip_counts)
     return ordered
 

@@ -240,3 +240,16 @@ def test_parallel_is_outermost_in_a_branch_and_not_in_a_loop() -> None:
     o = np.zeros_like(x)
     parallel_in_a_branch.on("reference")(x, o, 1)
     assert np.array_equal(o, x)
+
+
+@kernel
+def by_dtype(x: In[f32, "N"], o: Out[i32, "N"], p: Out[f16, "1"]):
+    o[...] = i32(x[...] * 2)
+    p[0] = f16(3) + f16(0.25)
+
+
+def test_a_dtype_converts_what_it_is_called_with() -> None:
+    x = np.array([1.75, -2.5, 3.0, 0.1], np.float32)
+    o, p = by_dtype(x)
+    np.testing.assert_array_equal(o, (x * 2).astype(np.int32))
+    assert p.tolist() == [3.25]

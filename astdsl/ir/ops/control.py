@@ -92,7 +92,8 @@ class Pipeline(Loop):
     inferred, spread (the author's word that steps are independent) or sequential.
     `stages` is 0 for automatic. `names` are the axes' names, empty where not given. `order`, if
     there is one, yields the position along every axis of the step that is to run `linear`-th, from
-    `(linear, *counts)`: a permutation, which only moves independent steps.
+    `(linear, *counts)`: a permutation, which only moves independent steps. With `split` parts, the
+    steps run in as many contiguous parts, which begin at 0 and are added to `initial` in order.
     """
 
     lows: tuple[Value, ...]
@@ -103,6 +104,7 @@ class Pipeline(Loop):
     axes: tuple[str, ...]
     names: tuple[str, ...] = ()
     stages: int = 0
+    split: int = 0
     schedule: str = "auto"
 
     def verify(self) -> None:
