@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from types import TracebackType
 
 import astdsl
-from astdsl.cli import doctor, dump, explain, repl, run
+from astdsl.cli import doctor, dump, emulate, explain, repl, run
 from astdsl.cli.render import Screen
 from astdsl.errors import (
     AliasedOutput,
@@ -42,6 +42,7 @@ class Command:
 COMMANDS = {
     "dump": Command(dump.HELP, dump.add_arguments, dump.run),
     "run": Command(run.HELP, run.add_arguments, run.run),
+    "emulate": Command(emulate.HELP, emulate.add_arguments, emulate.run),
     "explain": Command(explain.HELP, explain.add_arguments, explain.run),
     "repl": Command(repl.HELP, repl.add_arguments, repl.run),
     "doctor": Command(doctor.HELP, doctor.add_arguments, doctor.run),

@@ -14,8 +14,8 @@ import numpy as np
 
 from astdsl.emulator.arguments import Unwritten, bind
 from astdsl.emulator.asynchronous import Completion
-from astdsl.emulator.faults import DeviceFault
 from astdsl.emulator.global_memory import GlobalMemory
+from astdsl.emulator.limits import Triple, check_launch, cluster_of, triple
 from astdsl.emulator.machine import Launch, Machine
 from astdsl.emulator.memory import Memory
 from astdsl.emulator.orders import Order
@@ -23,7 +23,7 @@ from astdsl.emulator.program import Program, prepare
 from astdsl.emulator.registers import RegisterFile
 from astdsl.emulator.row_memory import RowMemory
 from astdsl.emulator.scalars import Array
-from astdsl.emulator.special import Specials, Triple
+from astdsl.emulator.special import Specials
 from astdsl.emulator.text import parse
 
 BATCH_LANES = 1 << 14
@@ -31,7 +31,6 @@ BATCH_BYTES = 1 << 28
 # Blocks that wait for each other through global memory must run at the same time: as many as a
 # large GPU has multiprocessors (148) always do.
 RESIDENT_BLOCKS = 148
-MAX_THREADS = 1024
 MAX_CACHED = 64
 # Rows of local memory: as strict as the widest access.
 LOCAL_ALIGN_BYTES = 32
@@ -60,6 +59,11 @@ class _Programs:
 _PROGRAMS = _Programs()
 
 
+def entries(ptx: str) -> list[str]:
+    """Return the names of the kernels of a PTX text, in its order. Raises `DeviceFault`."""
+    return [f.name for f in parse(ptx).functions.values() if f.is_entry]
+
+
 def run(
     ptx: str,
     kernel: str,
@@ -67,7 +71,7 @@ def run(
     block: Sequence[int],
     args: Sequence[Any],
     *,
-    cluster: Sequence[int] = (1, 1, 1),
+    cluster: Sequence[int] | None = None,
     shared_bytes: int = 0,
     completion: Completion = "late",
     order: Order = "min-pc",
@@ -78,7 +82,8 @@ def run(
 
     `args` are arrays (the kernel gets a pointer and changes them in place), numbers (converted to
     the parameter's type), `VirtualBuffer` or `TensorMap` objects, or integers for raw pointers.
-    `shared_bytes` is the dynamic shared memory of a block. Asynchronous work completes as "late" or
+    `cluster` is what the kernel requires, else one block. `shared_bytes` is the dynamic shared
+    memory of a block. Asynchronous work completes as "late" or
     as "early" as is legal, or at moments drawn from an integer seed; `order` says which threads go
     first: those that are behind ("min-pc"), ahead ("max-pc"), each in turn ("round-robin"), or at
     random from an integer seed. The contents of the arrays in `uninitialised` count as unwritten;
@@ -87,8 +92,10 @@ def run(
     """
     program = _PROGRAMS.get(ptx, kernel)
     memory = GlobalMemory()
-    grid3, block3, cluster3 = _triple(grid), _triple(block), _triple(cluster)
-    _check_launch(program, grid3, block3, cluster3)
+    grid3, block3 = triple(grid), triple(block)
+    cluster3 = cluster_of(program.kernel, cluster)
+    total_bytes = program.layout.dynamic_start + shared_bytes
+    check_launch(program.kernel, grid3, block3, cluster3, total_bytes)
     parameters, variables = bind(program, args, memory, uninitialised)
     n_blocks = grid3[0] * grid3[1] * grid3[2]
     batch = _batch_blocks(program, block3, cluster3, shared_bytes)
@@ -135,28 +142,6 @@ class _Storage:
         )
         spaces = Memory(memory, self.shared, self.local, parameters, variables)
         return Machine(self.program, launch, self.registers, spaces, special)
-
-
-def _triple(sizes: Sequence[int]) -> Triple:
-    x, y, z = (*(int(n) for n in sizes), 1, 1, 1)[:3]
-    return x, y, z
-
-
-def _check_launch(program: Program, grid: Triple, block: Triple, cluster: Triple) -> None:
-    threads = block[0] * block[1] * block[2]
-    if not 1 <= threads <= MAX_THREADS:
-        raise DeviceFault("E202", f"a block has 1 to {MAX_THREADS} threads, not {threads}")
-    if min(grid) < 0:
-        raise DeviceFault("E202", f"grid {grid} has a negative extent")
-    if any(blocks % width for blocks, width in zip(grid, cluster, strict=True)):
-        raise DeviceFault("E202", f"grid {grid} is not a multiple of the cluster {cluster}")
-    directives = program.kernel.directives
-    required = directives.get("reqntid")
-    if required is not None and _triple(required) != block:
-        raise DeviceFault("E202", f"the kernel requires blocks of {required}, not {block}")
-    limit = directives.get("maxntid")
-    if limit is not None and threads > int(np.prod(limit)):
-        raise DeviceFault("E202", f"the kernel allows {limit} threads a block, not {threads}")
 
 
 def _batch_blocks(program: Program, block: Triple, cluster: Triple, shared_bytes: int) -> int:

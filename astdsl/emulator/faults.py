@@ -31,6 +31,7 @@ HELP = {
     "E214": "all 32 lanes of a warp run a collective instruction together: guard it by a condition "
     "that is the same for the warp",
     "E215": "a loop that waits for memory needs another thread that writes it",
+    "E216": "release registers before others take them; the sums of all warpgroups stay the same",
     "E220": "keep windows inside the array: a load or store under a guard, or a larger array",
     "E221": "an access of n bytes starts at a multiple of n",
     "E222": "annotate the parameter as `InOut` or `Out` to write it",

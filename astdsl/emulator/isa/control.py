@@ -18,9 +18,6 @@ if TYPE_CHECKING:
     from astdsl.emulator.operands import Operands, Setter
     from astdsl.emulator.scalars import Array, BoolArray
 
-# What `setmaxnreg` may ask for (PTX ISA 9.7.19.5).
-MIN_REGISTERS, MAX_REGISTERS = 24, 256
-
 
 @controls("bra")
 def prepare_bra(ops: Operands) -> Control:
@@ -101,20 +98,6 @@ def prepare_trap(ops: Operands) -> Control:
 )
 def prepare_nothing(ops: Operands) -> Execute:
     """Hints and fences: every access of the emulator is seen by all at once."""
-
-    def execute(m: Machine, lanes: Lanes) -> None:
-        """Do nothing."""
-
-    return execute
-
-
-@executes("setmaxnreg")
-def prepare_setmaxnreg(ops: Operands) -> Execute:
-    """`setmaxnreg.{inc,dec}.sync.aligned.u32 n`: checked, without effect on values."""
-    ops.allow("inc", "dec", "sync", "aligned")
-    count = ops.immediate(ops.args[0])
-    if count % 8 or not MIN_REGISTERS <= count <= MAX_REGISTERS:
-        raise ops.refuse(f"{count} is not a multiple of 8 from {MIN_REGISTERS} to {MAX_REGISTERS}")
 
     def execute(m: Machine, lanes: Lanes) -> None:
         """Do nothing."""

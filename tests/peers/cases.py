@@ -1,0 +1,163 @@
+"""What the kernels of the peers must compute: arguments, and NumPy's results.
+
+Invariant: a case does not know where its PTX comes from, stored or compiled afresh.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from astdsl.emulator import Swizzle, TensorMap, run
+from tests.peers.launches import Compiled
+
+Array = np.ndarray[Any, Any]
+SWIZZLES = (Swizzle.NONE, Swizzle.B32, Swizzle.B64, Swizzle.B128)
+EXACT = 0.0
+
+
+@dataclass(frozen=True)
+class Case:
+    """Make arguments from a generator; say what `output` holds after a launch of `grid`."""
+
+    grid: tuple[int, ...]
+    make: Callable[[np.random.Generator], Sequence[Any]]
+    output: int
+    expected: Callable[..., Array]
+    tolerance: float = EXACT
+    has_maps: bool = False
+
+
+def _floats(random: np.random.Generator, *shape: int) -> Array:
+    return random.standard_normal(shape).astype(np.float32)
+
+
+def _whole(random: np.random.Generator, *shape: int) -> Array:
+    return random.integers(-3, 4, shape).astype(np.float16)
+
+
+def _empty(*shape: int, dtype: Any = np.float32) -> Array:
+    return np.zeros(shape, dtype)
+
+
+def _softmax(x: Array, *_: Any) -> Array:
+    powers = np.exp(x - x.max(axis=1, keepdims=True))
+    return np.asarray(powers / powers.sum(axis=1, keepdims=True))
+
+
+def _attention(q: Array, k: Array, v: Array, *_: Any) -> Array:
+    q, k, v = (x.astype(np.float32) for x in (q, k, v))
+    return np.asarray(_softmax(q @ k.T * 0.125) @ v)
+
+
+def _product(a: Array, b: Array, *_: Any) -> Array:
+    return np.asarray(a.astype(np.float32) @ b.astype(np.float32))
+
+
+def _uniform(o: Array, seed: int) -> Array:
+    """Return what `tl.rand` gives: Philox 4x32, ten rounds, counters in the first word."""
+    counter = np.zeros((4, o.size), np.uint64)
+    counter[0] = np.arange(o.size)
+    keys = np.array([seed & 0xFFFFFFFF, seed >> 32], np.uint64)
+    low = np.uint64(0xFFFFFFFF)
+    for _ in range(10):
+        first, second = counter[0] * np.uint64(0xD2511F53), counter[2] * np.uint64(0xCD9E8D57)
+        shift = np.uint64(32)
+        counter = np.stack([
+            (second >> shift) ^ counter[1] ^ keys[0], second & low,
+            (first >> shift) ^ counter[3] ^ keys[1], first & low,
+        ])  # fmt: skip
+        keys = (keys + np.array([0x9E3779B9, 0xBB67AE85], np.uint64)) & low
+    signed = counter[0].astype(np.uint32).view(np.int32)
+    positive = np.where(signed < 0, -signed - 1, signed)
+    return positive.astype(np.float32) * np.float32(4.6566127342e-10)
+
+
+def _matmul(random: np.random.Generator) -> list[Any]:
+    c = _empty(256, 256, dtype=np.float16)
+    return [_whole(random, 256, 192), _whole(random, 192, 256), c, 192]
+
+
+def _matmul_ends(random: np.random.Generator) -> list[Any]:
+    a, b, c, _ = _matmul(random)
+    return [a, b, c, 256, 256, 192]
+
+
+CASES = {
+    "elementwise": Case(
+        (3,), lambda r: [_floats(r, 2500), _floats(r, 2500), _empty(2500), 2500], 2,
+        lambda x, y, o, n: np.exp(x) * y + np.sqrt(np.abs(x)), 1e-5,
+    ),
+    "row_sums": Case(
+        (2,), lambda r: [_floats(r, 50, 200), _empty(50), 50, 200], 1,
+        lambda x, *_: x.sum(axis=1), 1e-5,
+    ),
+    "softmax": Case((7,), lambda r: [_floats(r, 7, 777), _empty(7, 777), 777], 1, _softmax, 1e-5),
+    "prefix_sums": Case(
+        (3,), lambda r: [r.integers(-9, 9, (3, 1024)).astype(np.float32), _empty(3, 1024)], 1,
+        lambda x, _: np.cumsum(x, axis=1),
+    ),
+    "sort_rows": Case(
+        (3,),
+        lambda r: [r.integers(-99, 99, (3, 256)).astype(np.int32), _empty(3, 256, dtype=np.int32)],
+        1, lambda x, _: np.sort(x, axis=1),
+    ),
+    "histogram": Case(
+        (4,),
+        lambda r: [r.integers(0, 16, 2000).astype(np.int32), _empty(16, dtype=np.int32), 2000],
+        1, lambda x, counts, n: np.bincount(x, minlength=16),
+    ),
+    "gather_rows": Case(
+        (2,),
+        lambda r: [
+            _floats(r, 50, 100), r.integers(0, 50, 32).astype(np.int32), _empty(32, 100), 100,
+        ],
+        2, lambda table, index, *_: table[index],
+    ),
+    "random_uniform": Case((2,), lambda r: [_empty(1024), 1234], 0, _uniform),
+    "matmul": Case((2, 2), _matmul, 2, _product, has_maps=True),
+    "matmul_pairs": Case((2, 2), _matmul, 2, _product, has_maps=True),
+    "matmul_persistent": Case((3,), _matmul_ends, 2, _product, has_maps=True),
+    "matmul_pointers": Case(
+        (2, 2),
+        lambda r: [_whole(r, 100, 80), _whole(r, 80, 96), _empty(100, 96), 100, 96, 80],
+        2, _product,
+    ),
+    "attention": Case(
+        (2,), lambda r: [*(_floats(r, 256, 64).astype(np.float16) for _ in "qkv"),
+                         _empty(256, 64, dtype=np.float16), 256],
+        3, _attention, 2e-2, has_maps=True,
+    ),
+}  # fmt: skip
+
+
+def check(name: str, made: Compiled, **schedule: Any) -> None:
+    """Run a case's kernel under a schedule and compare what it wrote."""
+    case = CASES[name]
+    arguments = case.make(np.random.default_rng(5))
+    expected = case.expected(*(a.copy() if isinstance(a, np.ndarray) else a for a in arguments))
+    given: list[Any] = []
+    maps = zip(made.boxes, made.swizzles, strict=True)
+    for argument in arguments:
+        given += _described(argument, *next(maps)) if _is_mapped(case, argument) else [argument]
+    grid = (case.grid[0] * made.cluster, *case.grid[1:])
+    # Triton passes two pointers of its own, to scratch that these kernels do not have.
+    run(
+        made.ptx, made.entry, grid, (made.threads,), [*given, 0, 0],
+        cluster=(made.cluster,), shared_bytes=made.shared_bytes, **schedule,
+    )  # fmt: skip
+    got = arguments[case.output].reshape(expected.shape).astype(np.float64)
+    np.testing.assert_allclose(got, expected, rtol=case.tolerance, atol=case.tolerance)
+
+
+def _is_mapped(case: Case, argument: Any) -> bool:
+    return case.has_maps and isinstance(argument, np.ndarray)
+
+
+def _described(array: Array, box: tuple[int, ...], mode: int) -> list[Any]:
+    """Return what Triton passes for a host descriptor: the map, its shape and its strides."""
+    strides = [stride // array.itemsize for stride in array.strides]
+    return [TensorMap.of(array, box, swizzle=SWIZZLES[mode]), *array.shape, *strides]
