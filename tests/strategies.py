@@ -147,6 +147,22 @@ class ModuleDrawer:
         kind = self.draw(st.sampled_from(kinds))
         self.keep(self.m.make(ops.Reduce, x, axes=(axis,), kind=kind))
 
+    def combine(self) -> None:
+        """Append a scan or a fold: the lesser of the elements, or the last one, so far."""
+        x = self.pick()
+        if not x.tile.shape or not x.tile.elements:
+            return
+        axis = self.draw(st.integers(0, len(x.tile.shape) - 1))
+        number = TileType((), x.tile.dtype)
+        with self.m.region(number, number) as region:
+            left, right = region.args
+            least = self.m.make(ops.Compare, left, right, predicate="lt")
+            chosen = self.m.make(ops.Select, condition=least, x=left, y=right)
+            self.m.yields(self.draw(st.sampled_from([chosen, right])))
+        kind = self.draw(st.sampled_from([ops.Scan, ops.Fold]))
+        made = self.m.op(kind, xs=(x,), captured=(), axis=axis, combine=region.block)
+        self.keep(made.result)
+
     def dot(self) -> None:
         """Append a matrix product."""
         tile = self.value_of(TileType((4, 4), f16))
@@ -233,7 +249,8 @@ class ModuleDrawer:
         """Append a number of drawn operations."""
         straight: list[Callable[[], None]] = [
             self.constant, self.binary, self.unary, self.compare, self.select, self.cast,
-            self.move, self.reduce, self.dot, self.load, self.store, self.binary, self.store,
+            self.move, self.reduce, self.combine, self.dot, self.load,
+            self.store, self.binary, self.store,
         ]  # fmt: skip
         nested = [self.branch, self.repeat, self.loop, self.pipeline] if self.depth < 2 else []
         for _ in range(count):

@@ -18,6 +18,7 @@ FAMILIES = ("arith", "control", "memory", "tile", "sync", "tensor")
 # Bases that no program holds: they state what their subclasses share.
 ABSTRACT = {
     Op, ops.Elementwise, ops.Unary, ops.Binary, ops.Loop, ops.Window, ops.Copy,
+    ops.Combining,
 }  # fmt: skip
 CONCRETE = sorted(set(OPERATIONS.values()) - ABSTRACT, key=lambda kind: kind.__name__)
 

@@ -51,6 +51,8 @@ class _Verifier:
 
     def _region(self, owner: Op, region: Block) -> None:
         outer = set(self.visible)
+        if owner.isolated:
+            self.visible = set()
         self.define(region.args, f"an argument in {type(owner).__name__}")
         for index, op in enumerate(region.ops):
             self.op(op)

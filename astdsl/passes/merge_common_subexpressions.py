@@ -69,6 +69,8 @@ class _Merging:
 
     def _regions(self, op: Op) -> Op:
         """Merge inside regions; a region may run after another one, or after itself."""
+        if op.isolated:
+            return map_regions(op, _Merging().block)
         if changes_memory(op):
             self.loads.clear()
         known = dict(self.loads)

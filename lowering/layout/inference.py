@@ -9,12 +9,13 @@ layout a use asks for, since that costs next to nothing (constants, index tiles,
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, TypeAlias
 
 from astdsl.ir import ops
 from astdsl.ir.core import Block, Op, Value
 from astdsl.ir.types import GMEM, AccumulatorType, RefType, TileType
+from astdsl.lowering.layout.levels import levels_along
 from astdsl.lowering.layout.registers import (
     WIDEST_ACCESS_BYTES,
     Layout,
@@ -159,6 +160,34 @@ def _load(inference: Inference, op: ops.Load) -> None:
     inference.place(op.result, coalesced(tile, inference.threads, tuple(order)))
 
 
+@_infers(ops.Gather)
+def _gather(inference: Inference, op: ops.Gather) -> None:
+    """Follow the contiguous axis where a window reads it, the indices where none does."""
+    kept = [axis for axis, is_kept in enumerate(op.kept) if is_kept]
+    fast = fastest_first(op.ref.ref)[:1] if op.ref.ref.rank else ()
+    if fast and fast[0] in kept:
+        first = op.along[kept.index(fast[0])]
+        others = (axis for axis in reversed(range(len(op.shape))) if axis != first)
+        found = coalesced(op.window_type, inference.threads, (first, *others))
+        inference.place(op.result, found)
+        return
+    common = inference.common(op.indices)
+    held = common if isinstance(common, Layout) else inference.default(op.window_type)
+    inference.place(op.result, held)
+
+
+@_infers(ops.Atomic)
+def _atomic(inference: Inference, op: ops.Atomic) -> None:
+    common = inference.common((op.value, *op.compare, *op.indices))
+    held = common if isinstance(common, Layout) else inference.default(op.window_type)
+    inference.place(op.result, held)
+
+
+@_infers(ops.Take)
+def _take(inference: Inference, op: ops.Take) -> None:
+    inference.place(op.result, inference.settled(op.indices))
+
+
 def fastest_first(ref: RefType) -> tuple[int, ...]:
     """Return the axes of a ref, the contiguous one first, the rest last axis first."""
     axes = tuple(reversed(range(ref.rank)))
@@ -176,6 +205,40 @@ def _reduce(inference: Inference, op: ops.Reduce) -> None:
 @_infers(ops.ArgReduce)
 def _arg_reduce(inference: Inference, op: ops.ArgReduce) -> None:
     inference.place(op.result, inference.settled(op.x).without((op.axis,)))
+
+
+@_infers(ops.Scan)
+def _scan(inference: Inference, op: ops.Scan) -> None:
+    layout = _combine(inference, op)
+    for result in op.results:
+        inference.place(result, layout)
+
+
+@_infers(ops.Fold)
+def _fold(inference: Inference, op: ops.Fold) -> None:
+    layout = _combine(inference, op).without([op.axis])
+    for result in op.results:
+        inference.place(result, layout)
+
+
+def _combine(inference: Inference, op: ops.Combining) -> Layout:
+    """Place what the function of scalars makes; return where elements are combined."""
+    inference.arguments(op.combine.args)
+    inference.block(op.combine)
+    return combined_layout(op, inference.placements, inference.threads)
+
+
+def combined_layout(
+    op: ops.Combining, placements: Mapping[Value, Placement], threads: int
+) -> Layout:
+    """Return the layout in which elements are combined: a held operand's, if its axis is in order.
+
+    Of several the one with the most registers.
+    """
+    held = [p for v in op.xs if isinstance(p := placements[v], Layout)]
+    ordered = [p for p in held if levels_along(p, op.axis) is not None]
+    widest = max((v.tile for v in op.xs), key=lambda tile: tile.dtype.bits)
+    return max(ordered, key=lambda p: p.register_count, default=coalesced(widest, threads))
 
 
 @_infers(ops.Transpose)
@@ -255,6 +318,11 @@ def _phase(inference: Inference, op: ops.Phase) -> None:
     for result, value in zip(op.results, ops.yielded(op.body), strict=True):
         if isinstance(result.type, TileType):
             inference.place(result, inference.settled(value))
+
+
+@_infers(ops.Warps)
+def _warps(inference: Inference, op: ops.Warps) -> None:
+    inference.block(op.body)
 
 
 @_infers(ops.For)

@@ -12,16 +12,18 @@ from astdsl import (
     Out,
     cdiv,
     cumsum,
+    ds,
     f32,
+    iota,
     kernel,
     maximum,
     pipeline,
     reduce,
+    reshape,
     scan,
     tile,
-    where,
 )
-from astdsl.errors import KernelError, ShapeMismatch, TypeMismatch
+from astdsl.errors import KernelError, ShapeMismatch, TypeMismatch, UnsupportedFeature
 from astdsl.ir.types import TileType
 from tests.lang.harness import a_trace, computed
 from tests.witnesses import agree
@@ -93,8 +95,8 @@ def test_a_linear_recurrence_is_a_scan_of_a_tuple() -> None:
 
 def branching(left: Any, right: Any) -> Any:
     """Use control flow on kernel values: a helper is rewritten wherever it is called."""
-    if left.shape:
-        return where(left > right, left, right)
+    if left < right:
+        return right
     return left if left > right else right  # noqa: FURB136  (an `if` is what is tested)
 
 
@@ -124,6 +126,48 @@ def test_the_outside_of_a_scan_is_left_out_later() -> None:
     assert agree(kernel(scan_then_sum), lambda: (x,)) == np.cumsum(x + 1).sum()
 
 
+def decayed(x: In[f32, "6 5"], alpha: f32, o: Out[f32, "6 5"], t: Out[f32, "5"]) -> None:
+    beta = alpha * 2
+
+    def then(left: Any, right: Any) -> Any:
+        (a, p), (b, q) = left, right
+        return a * beta + b, p + q
+
+    o[...], _ = scan((x[...], iota(x.shape, 0)), 0, then)
+    t[...] = reduce((x[...], iota(x.shape, 0)), 0, lambda a, b: b)[0]
+
+
+def test_the_function_may_use_scalars_of_the_kernel() -> None:
+    x = (np.arange(6 * 5) % 4).astype(np.float32).reshape(6, 5)
+    wanted, state = [], 0 * x[0]
+    for row in x:
+        state = state + row
+        wanted.append(state)
+    found, last = agree(kernel(decayed), lambda: (x, 0.5))
+    assert np.array_equal(found, wanted)
+    assert np.array_equal(last, x[-1])
+
+
+def scan_of_halo(x: In[f32, "N"], o: Out[f32, "16"]) -> None:
+    o[...] = scan(x[ds(-3, 16)], 0, maximum).filled(9)
+
+
+def test_elements_outside_before_the_first_one_take_no_part() -> None:
+    x = -1 - np.arange(13, dtype=np.float32) % 5
+    found = agree(kernel(scan_of_halo), lambda: (x,))
+    assert np.array_equal(found, [9, 9, 9, *np.maximum.accumulate(x)])
+
+
+def test_a_scan_along_one_axis_keeps_what_is_known_of_the_others() -> None:
+    x = np.arange(20 * 16).astype(np.float32).reshape(20, 16)
+    found = agree(kernel(flat_of_rows), lambda: (x,), tolerance=1e-6)
+    assert np.allclose(found, np.cumsum(x[16:], 1).sum(), 1e-6)
+
+
+def flat_of_rows(x: In[f32, "M 16"], o: Out[f32, "1"]) -> None:
+    o[0] = reshape(cumsum(x[16:24, 0:16], 1), -1).sum()
+
+
 MISTAKES: list[tuple[Any, type[KernelError], str]] = [
     (lambda x: reduce((x, x[0]), 0, running_line), ShapeMismatch, "one shape"),
     (lambda x: reduce((), 0, running_line), ShapeMismatch, "none"),
@@ -131,7 +175,8 @@ MISTAKES: list[tuple[Any, type[KernelError], str]] = [
     (lambda x: scan(x, 0, lambda a, b: (a, b)), TypeMismatch, "2 values for 1"),
     (lambda x: scan((x, x), 0, lambda a, b: a[0]), TypeMismatch, "1 values for 2"),
     (lambda x: scan(x, 0, lambda a, b: a > b), TypeMismatch, "gives bool"),
-    (lambda x: scan(x, 0, lambda a, b: a[0:1]), TypeMismatch, "gives"),
+    (lambda x: scan(x, 0, lambda a, b: a + x), TypeMismatch, "single elements"),
+    (lambda x: scan(x, 0, lambda a, b: a + x.sum()), UnsupportedFeature, "computes? with"),
     (lambda x: scan(x, 0, 3), TypeMismatch, "by a function"),
     (lambda x: scan(x, 0, lambda a: a), TypeMismatch, "two operands"),
     (lambda x: scan(x[0:0], 0, maximum), ShapeMismatch, "no elements"),

@@ -155,8 +155,12 @@ def _along(state: State, axis: int, start: int, stop: int, step: int = 1) -> Sta
     return tuple(x[at] for x in state)
 
 
+def _results(state: State) -> State | Array:
+    return state if len(state) > 1 else state[0]
+
+
 @evaluates(ops.Scan)
-def _scan(op: ops.Scan, *operands: Array) -> State:
+def _scan(op: ops.Scan, *operands: Array) -> State | Array:
     """Combine with what is 1, 2, 4, ... places before."""
     state, captured = operands[: len(op.xs)], operands[len(op.xs) :]
     extent, distance = op.shape[op.axis], 1
@@ -168,11 +172,11 @@ def _scan(op: ops.Scan, *operands: Array) -> State:
         pairs = zip(start, merged, strict=True)
         state = tuple(np.concatenate(pair, axis=op.axis) for pair in pairs)
         distance *= 2
-    return state
+    return _results(state)
 
 
 @evaluates(ops.Fold)
-def _fold(op: ops.Fold, *operands: Array) -> State:
+def _fold(op: ops.Fold, *operands: Array) -> State | Array:
     """Combine neighbours, then pairs of neighbours, and so on."""
     state, captured = operands[: len(op.xs)], operands[len(op.xs) :]
     while (extent := state[0].shape[op.axis]) > 1:
@@ -182,4 +186,4 @@ def _fold(op: ops.Fold, *operands: Array) -> State:
         rest = _along(state, op.axis, even, extent)
         pairs = zip(merged, rest, strict=True)
         state = tuple(np.concatenate(pair, axis=op.axis) for pair in pairs)
-    return tuple(np.take(x, 0, axis=op.axis) for x in state)
+    return _results(tuple(np.take(x, 0, axis=op.axis) for x in state))

@@ -6,7 +6,6 @@ Invariant: shapes are static; every operation states its result's shape from its
 from __future__ import annotations
 
 import math
-
 from typing import ClassVar
 
 from astdsl.ir.core import Block, Op, Value

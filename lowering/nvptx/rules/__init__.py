@@ -5,12 +5,17 @@ from astdsl.lowering.nvptx.rules import (
     casts,
     control,
     elementary,
+    indexed,
     memory,
     reductions,
+    scans,
     shared_dot,
     sync,
     tensor,
     tile,
 )
 
-FAMILIES = (arith, casts, control, elementary, memory, reductions, shared_dot, sync, tensor, tile)
+FAMILIES = (
+    arith, casts, control, elementary, indexed, memory, reductions, scans, shared_dot, sync, tensor,
+    tile,
+)  # fmt: skip

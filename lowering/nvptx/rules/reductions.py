@@ -16,7 +16,8 @@ from astdsl.lowering.nvptx.function import Emitter, llvm_type, lowers_tile
 from astdsl.lowering.nvptx.rules.arith import add, maximum, minimum, multiply
 from astdsl.lowering.nvptx.rules.casts import converted
 from astdsl.lowering.nvptx.rules.elements import ElementRule, is_narrow
-from astdsl.lowering.nvptx.rules.folds import Fold, State, folded
+from astdsl.lowering.nvptx.rules.exchange import State
+from astdsl.lowering.nvptx.rules.folds import Fold, folded
 from astdsl.lowering.nvptx.values import LV, bits_of, constant, i32
 
 _RULES: dict[str, ElementRule] = {

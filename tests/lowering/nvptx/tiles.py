@@ -51,6 +51,10 @@ class Tiles:
         given = dict(zip(names, operands, strict=False))
         return self.builder.add(op(span=NOWHERE, **given, **fields)).result
 
+    def make_all(self, op: type[Op], /, **fields: Any) -> tuple[Value, ...]:
+        """Append an operation of several results and return them."""
+        return self.builder.add(op(span=NOWHERE, **fields)).results
+
     def constant(self, value: float, dtype: DType, shape: tuple[int, ...]) -> Value:
         """Append a constant."""
         return self.make(ops.Constant, value=value, type=TileType(shape, dtype))
@@ -132,7 +136,8 @@ def ptx_of(build: Build, *inputs: TileType, target: Target) -> tuple[str, int]:
 def _evaluated(tiles: Tiles, block: Block, arrays: Sequence[Array]) -> list[Array]:
     values: dict[Value, Any] = dict(zip(tiles.inputs, arrays, strict=True))
     for op in block.ops:
-        values[op.result] = evaluate_pure(op, [values[v] for v in op.operands])
+        made = evaluate_pure(op, [values[v] for v in op.operands])
+        values.update(zip(op.results, made if isinstance(made, tuple) else (made,), strict=True))
     return [np.asarray(values[v]) for v in tiles.results]
 
 

@@ -1,0 +1,151 @@
+"""How threads give each other values: within a warp by `shfl`, between warps by shared memory.
+
+Source: PTX ISA 9.7.9.6 (shfl.sync). Invariant: every thread of the warp takes part, and of the
+block in what passes through shared memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from astdsl.lowering.layout.levels import Level
+from astdsl.lowering.nvptx.asm import warp
+from astdsl.lowering.nvptx.builder import Builder
+from astdsl.lowering.nvptx.function import Emitter
+from astdsl.lowering.nvptx.values import INTEGER_BITS, LV, bits_of, constant, i32
+
+# A segment of 32 lanes: nothing clamped below the last, or for `up` above the first.
+_WHOLE_WARP = {"bfly": 0x1F, "idx": 0x1F, "up": 0}
+_WORD_BITS = 32
+
+State: TypeAlias = tuple[LV, ...]
+
+
+def shuffled(builder: Builder, value: LV, mode: str, lane: LV) -> LV:
+    """Return another lane's value: that of lane `lane`, or so many up or across (`bfly`)."""
+    bits = bits_of(value.type)
+    whole = f"i{bits}"
+    number = value if value.type in INTEGER_BITS else builder.cast("bitcast", value, whole)
+    if bits <= _WORD_BITS:
+        word = _exchanged(builder, builder.cast("zext", number, "i32"), mode, lane)
+        number = builder.cast("trunc", word, whole)
+    else:
+        upper = builder.lshr(number, constant(whole, _WORD_BITS))
+        words = (builder.cast("trunc", x, "i32") for x in (number, upper))
+        low, high = (
+            builder.cast("zext", _exchanged(builder, word, mode, lane), whole) for word in words
+        )
+        number = builder.or_(low, builder.shl(high, constant(whole, _WORD_BITS)))
+    return number if value.type in INTEGER_BITS else builder.cast("bitcast", number, value.type)
+
+
+def _exchanged(builder: Builder, word: LV, mode: str, lane: LV) -> LV:
+    control = i32(_WHOLE_WARP[mode])
+    (result,) = builder.asm(warp.shuffle(mode), word, lane, control, i32(warp.FULL_MASK))
+    return result
+
+
+def thread_number(emitter: Emitter, levels: Sequence[Level]) -> LV:
+    """Return the number, i32, that the thread's digits of `levels` make, first one fastest."""
+    total, step = i32(0), 1
+    for level in levels:
+        digit = emitter.thread_digit(level.divisor, level.extent)
+        total = emitter.builder.add(total, emitter.builder.mul(digit, i32(step)))
+        step *= level.extent
+    return total
+
+
+def is_first(emitter: Emitter, levels: Sequence[Level]) -> LV | None:
+    """Return whether the thread's digits of `levels` are all 0; None: always."""
+    result = None
+    for level in levels:
+        digit = emitter.thread_digit(level.divisor, level.extent)
+        result = emitter.both(result, emitter.builder.icmp("eq", digit, i32(0)))
+    return result
+
+
+@dataclass(frozen=True, slots=True)
+class Space:
+    """A part of the scratch: elements of one type."""
+
+    builder: Builder
+    type: str
+    pointer: LV
+
+    @property
+    def memory_type(self) -> str:
+        """The type in memory."""
+        return "i8" if self.type == "i1" else self.type
+
+    @property
+    def element_bytes(self) -> int:
+        """Bytes of one element."""
+        return bits_of(self.memory_type) // 8
+
+    def store(self, value: LV, index: LV, offset: int) -> None:
+        """Write the element `index + offset`."""
+        wide = self.builder.cast("zext", value, "i8") if self.type == "i1" else value
+        self.builder.store(wide, self._place(index, offset), self.element_bytes)
+
+    def load(self, index: LV, offset: int) -> LV:
+        """Read the element `index + offset`."""
+        value = self.builder.load(self.memory_type, self._place(index, offset), self.element_bytes)
+        return self.builder.cast("trunc", value, "i1") if self.type == "i1" else value
+
+    def _place(self, index: LV, offset: int) -> LV:
+        # A constant apart, so that LLVM joins the accesses.
+        first = self.builder.gep(self.memory_type, self.pointer, index)
+        return self.builder.gep(self.memory_type, first, i32(offset))
+
+
+def spaces_for(emitter: Emitter, state: State, elements: int) -> list[Space]:
+    """Share the scratch among the registers of a state, the widest first."""
+    start = emitter.shared.scratch_offset_bytes
+    used_bytes, spaces = 0, {}
+    for number, value in sorted(enumerate(state), key=lambda pair: -bits_of(pair[1].type)):
+        pointer = emitter.builder.shared(start + used_bytes)
+        spaces[number] = Space(emitter.builder, value.type, pointer)
+        used_bytes += elements * spaces[number].element_bytes
+    emitter.shared.require_scratch(used_bytes)
+    return [spaces[number] for number in range(len(state))]
+
+
+@dataclass(frozen=True, slots=True)
+class Board:
+    """Where warps leave states for each other: one for each warp, register and other place.
+
+    `across` are the levels of the warps that read each other's states, `kept` the other digits
+    that tell states apart, `same` those whose threads hold the same state.
+    """
+
+    emitter: Emitter
+    across: Sequence[Level]
+    kept: Sequence[Level]
+    same: Sequence[Level]
+
+    def exchanged(self, states: Sequence[State]) -> list[list[State]]:
+        """Return for each of the thread's states those of all warps, in order of their digits."""
+        emitter, warps = self.emitter, _count(self.across)
+        places = _count(self.kept) * warps
+        spaces = spaces_for(emitter, states[0], len(states) * places)
+        first = emitter.builder.mul(thread_number(emitter, self.kept), i32(warps))
+        own = emitter.builder.add(first, thread_number(emitter, self.across))
+        emitter.synchronise()
+        with emitter.guarded(is_first(emitter, self.same)):
+            for k, state in enumerate(states):
+                for space, value in zip(spaces, state, strict=True):
+                    space.store(value, own, k * places)
+        emitter.synchronise()
+        return [
+            [tuple(s.load(first, k * places + number) for s in spaces) for number in range(warps)]
+            for k in range(len(states))
+        ]
+
+
+def _count(levels: Sequence[Level]) -> int:
+    total = 1
+    for level in levels:
+        total *= level.extent
+    return total
