@@ -94,23 +94,43 @@ from astdsl.lang.shapes import (
     transpose,
     zeros,
 )
-from astdsl.lang.sync import Barrier, barrier_arrive, barrier_wait, commit_smem
+from astdsl.lang.sync import Barrier, barrier_arrive, barrier_test, barrier_wait, commit_smem
 from astdsl.lang.tensor import dot
+from astdsl.lang.transforms import (
+    SwizzleTransform,
+    TilingTransform,
+    TransposeTransform,
+    find_swizzle,
+    transform_ref,
+    transpose_ref,
+)
+from astdsl.lang.warpgroups import (
+    axis_index,
+    axis_size,
+    num_programs,
+    program_id,
+    set_max_registers,
+    warp_id,
+    warpgroup_id,
+    when,
+)
 from astdsl.lang.windows import ds, tile
 from astdsl.runtime.devices import device, devices
 
 __all__ = [
-    "GMEM", "SMEM", "Barrier", "DeviceError", "In", "InOut", "KernelError", "Out", "__version__",
-    "arange", "argmax", "argmin", "astype", "barrier_arrive", "barrier_wait", "bf16", "bitcast",
-    "broadcast_to", "cdiv", "ceil", "clip", "commit_smem", "commit_smem_to_gmem_group", "concat",
-    "copy_gmem_to_smem", "copy_smem_to_gmem", "cos", "cumsum", "device", "devices", "dot", "ds",
-    "erf", "exp", "exp2", "expand_dims", "f4e2m1", "f8e4m3", "f8e5m2", "f8e8m0", "f16", "f32",
-    "f64", "floor", "fma", "full", "i8", "i16", "i32", "i64", "iota", "isinf", "isnan", "kernel",
-    "load", "log", "log2", "maximum", "mean", "minimum", "ones", "parallel", "pipeline",
-    "planar_snake", "prod",
-    "random_bits", "reduce", "reshape", "rsqrt", "scan", "sigmoid", "sin", "spec", "split", "sqrt",
-    "squeeze", "stack", "take", "tanh", "tf32", "tile", "transpose", "u8", "u16", "u32", "u64",
-    "unroll", "wait_smem_to_gmem", "where", "zeros",
+    "GMEM", "SMEM", "Barrier", "DeviceError", "In", "InOut", "KernelError", "Out",
+    "SwizzleTransform", "TilingTransform", "TransposeTransform", "__version__", "arange", "argmax",
+    "argmin", "astype", "axis_index", "axis_size", "barrier_arrive", "barrier_test", "barrier_wait",
+    "bf16", "bitcast", "broadcast_to", "cdiv", "ceil", "clip", "commit_smem",
+    "commit_smem_to_gmem_group", "concat", "copy_gmem_to_smem", "copy_smem_to_gmem", "cos",
+    "cumsum", "device", "devices", "dot", "ds", "erf", "exp", "exp2", "expand_dims", "f4e2m1",
+    "f8e4m3", "f8e5m2", "f8e8m0", "f16", "f32", "f64", "find_swizzle", "floor", "fma", "full", "i8",
+    "i16", "i32", "i64", "iota", "isinf", "isnan", "kernel", "load", "log", "log2", "maximum",
+    "mean", "minimum", "num_programs", "ones", "parallel", "pipeline", "planar_snake", "prod",
+    "program_id", "random_bits", "reduce", "reshape", "rsqrt", "scan", "set_max_registers",
+    "sigmoid", "sin", "spec", "split", "sqrt", "squeeze", "stack", "take", "tanh", "tf32", "tile",
+    "transform_ref", "transpose", "transpose_ref", "u8", "u16", "u32", "u64", "unroll",
+    "wait_smem_to_gmem", "warp_id", "warpgroup_id", "when", "where", "zeros",
 ]  # fmt: skip
 
 __version__ = "0.1.0"

@@ -1,7 +1,7 @@
 """Placing a kernel's barriers and buffers in shared memory, and choosing each buffer's layout.
 
-Invariant: a buffer's layout follows from its uses: the contiguous axis of the arrays that it is
-copied from or to, and what a product that reads it needs.
+Invariant: a buffer's layout is what the kernel states, else it follows from its uses: the
+contiguous axis of the arrays that it is copied from or to, and what a product that reads it needs.
 """
 
 from __future__ import annotations
@@ -11,28 +11,34 @@ import math
 from astdsl.errors import OutOfSharedMemory, UnsupportedFeature
 from astdsl.ir import ops
 from astdsl.ir.core import Block, Value, walk
+from astdsl.ir.transforms import physical_axes, swizzle_of
 from astdsl.lowering.layout.inference import fastest_first
-from astdsl.lowering.layout.shared import BufferLayout, SharedPlan, buffer_layout
+from astdsl.lowering.layout.shared import BufferLayout, SharedPlan, buffer_layout, stated_layout
 from astdsl.lowering.products import padded_operand, product_barriers
 from astdsl.lowering.target import TCGEN05, Target
+from astdsl.records import replace
 from astdsl.source import Span
 
 # How the labels of the buffers begin that have `stages` slots.
 RING_LABEL = "ring of"
 
 
-def plan_shared(body: Block, target: Target) -> SharedPlan:
-    """Place every barrier and buffer of a kernel's body; refuse what does not fit."""
-    plan = SharedPlan()
+def plan_shared(body: Block, target: Target, runners: int = 1) -> SharedPlan:
+    """Place every barrier and buffer of a kernel's body; refuse what does not fit.
+
+    `runners` is the number of warpgroups that run the body, each for itself.
+    """
+    plan = SharedPlan(runners=runners)
     allocations = [op for op in walk(body) if isinstance(op, ops.AllocSmem)]
     for op in walk(body):
         if isinstance(op, ops.AllocBarrier):
-            plan.place_barriers(op.result, op.count)
+            plan.place_barriers(op.result, op.count, is_own=op.per_warpgroup)
     if target.has(TCGEN05) and any(isinstance(op, ops.MatrixMultiply) for op in walk(body)):
         plan.reserve_tensor_memory(product_barriers(body))
     for allocation in allocations:
         layout = _layout(allocation, body, target)
-        plan.place_buffer(allocation.result, layout, _slots(allocation, layout))
+        slots, is_own = _slots(allocation, layout), allocation.per_warpgroup
+        plan.place_buffer(allocation.result, layout, slots, is_own=is_own)
     check_budget(plan, allocations, target)
     return plan
 
@@ -82,11 +88,46 @@ def _layout(op: ops.AllocSmem, body: Block, target: Target) -> BufferLayout:
     copies = [c for c in walk(body) if isinstance(c, ops.Copy) and c.buffer is op.result]
     lead = _slot_axes(op.result, body)
     shape = op.shape[lead:]
+    stated = _stated(op, lead, body)
+    if stated:
+        return stated
     if not shape:
         return buffer_layout((1,), op.dtype, (0,))
     order = _order(copies, len(shape))
     allocated = padded_operand(op.result, shape, body, target)
     return buffer_layout(shape, op.dtype, order, allocated=allocated)
+
+
+def _statements(op: ops.AllocSmem, body: Block) -> list[ops.AllocSmem | ops.StateLayout]:
+    """Return what states the physical layout of a buffer."""
+    more = [s for s in walk(body) if isinstance(s, ops.StateLayout) and s.ref is op.result]
+    return [*([op] if op.transforms else []), *more]
+
+
+def _stated(op: ops.AllocSmem, lead: int, body: Block) -> BufferLayout | None:
+    """Return the layout of one slot, as stated of the whole buffer; None where nothing is."""
+    statements = _statements(op, body)
+    if not statements:
+        return None
+    longest = max(statements, key=lambda s: len(s.transforms))
+    for one in statements:
+        if longest.transforms[: len(one.transforms)] != one.transforms:
+            raise UnsupportedFeature(
+                "two physical layouts are stated of one shared buffer",
+                (one.span, "one"),
+                (longest.span, "the other"),
+                help="state it once, where the buffer is made: `SMEM(..., transforms=)`",
+            )
+    axes = physical_axes(op.shape, longest.transforms)
+    slots, rest = axes[:lead], axes[lead:]
+    if [a.axis for a in slots] != list(range(lead)) or any(a.axis < lead for a in rest):
+        raise UnsupportedFeature(
+            "the stated layout takes the slots of a buffer apart, and copies fill whole slots",
+            (longest.span, "stated here"),
+            help="tile and transpose the last axes only: slots are the first ones",
+        )
+    moved = [replace(a, axis=a.axis - lead) for a in rest]
+    return stated_layout(op.shape[lead:], op.dtype, moved, swizzle_of(longest.transforms))
 
 
 def _slot_axes(buffer: Value, body: Block) -> int:

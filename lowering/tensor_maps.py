@@ -13,6 +13,7 @@ import itertools
 import math
 from dataclasses import dataclass
 
+from astdsl.errors import UnsupportedFeature
 from astdsl.ir import ops
 from astdsl.ir.types import RefType
 from astdsl.lowering.layout.shared import (
@@ -88,13 +89,12 @@ def pieces(op: ops.Copy, layout: BufferLayout) -> Split:
     extents = [op.sizes[a] for a in axes]
     box = _box(extents, layout, len(order))
     counts = [-(-extent // b) for extent, b in zip(extents, box, strict=True)]
-    assert math.prod(counts) <= MOST_PIECES, f"{math.prod(counts)} boxes in one copy"
-    steps = [layout.chunk_bytes, *(s * layout.row_bytes for s in layout.row_strides.values())]
+    _check_boxes(op, layout, box, math.prod(counts))
     found = []
     for numbers in itertools.product(*map(range, counts)):
         moves = tuple(n * b for n, b in zip(numbers, box, strict=True))
-        places = (numbers[0], *moves[1:])
-        offset = sum(p * s for p, s in zip(places, steps, strict=False))
+        place = dict(zip(layout.order, moves, strict=False))
+        offset = layout.offset_bytes([place.get(a, 0) for a in range(len(layout.shape))])
         assert offset % PLAIN_ALIGN_BYTES == 0, f"a box at offset {offset}"
         found.append(Piece(moves, offset))
     bytes_each = math.prod(box) * layout.dtype.bytes
@@ -102,16 +102,47 @@ def pieces(op: ops.Copy, layout: BufferLayout) -> Split:
     return Split(key, tuple(found), bytes_each * len(found))
 
 
+def _check_boxes(op: ops.Copy, layout: BufferLayout, box: list[int], count: int) -> None:
+    """Refuse memory that TMA cannot fill."""
+    row_bytes = box[0] * layout.dtype.bytes
+    box_bytes = math.prod(box) * layout.dtype.bytes
+    wrong = {
+        f"its rows are of {row_bytes} bytes, and TMA copies multiples of {TMA_ROW_MULTIPLE_BYTES}":
+        row_bytes % TMA_ROW_MULTIPLE_BYTES or not layout.has_rows,
+        f"its parts are of {box_bytes} bytes, and TMA writes at multiples of {PLAIN_ALIGN_BYTES}":
+        count > 1 and box_bytes % PLAIN_ALIGN_BYTES,
+        f"it takes {count} boxes of {box}, {MOST_PIECES} is the most": count > MOST_PIECES,
+    }  # fmt: skip
+    for said, holds in wrong.items():
+        if holds:
+            raise UnsupportedFeature(
+                f"a copy cannot fill or empty this memory: {said}",
+                (op.span, "the copy"),
+                help="leave the layout to the compiler, or take tiles of 8 rows of 128 bytes; "
+                "taller ones take fewer boxes",
+            )
+
+
 def _box(extents: list[int], layout: BufferLayout, kept: int) -> list[int]:
-    """Return the box: a chunk wide, and as many rows as stand densely in the slot."""
-    box = [layout.chunk_elements]
-    dense = True
+    """Return the box: a row wide, and as many rows as stand densely in the slot."""
+    box = [_side(layout.row_elements)]
+    dense = box[0] == layout.row_elements
     for k in range(1, len(extents)):
-        side = _rows(extents[k], layout.row_bytes)
-        box.append(side if dense else 1)
-        allocated = layout.allocated[layout.order[k]] if k < kept else 1
-        dense = dense and side == allocated
+        part = layout.parts[layout.order[k]][0] if k < kept else None
+        span = math.prod(box) * layout.dtype.bytes
+        follows = part is None or part.extent == 1 or part.stride_bytes == span
+        room = extents[k] if part is None else part.extent
+        side = _rows(min(extents[k], room), layout.row_elements * layout.dtype.bytes)
+        box.append(side if dense and follows else 1)
+        dense = dense and follows and side == room
     return box
+
+
+def _side(row: int) -> int:
+    """Return how many of a row's elements one box can have."""
+    if row <= TMA_BOX_LIMIT_ELEMENTS:
+        return row
+    return max(n for n in range(1, TMA_BOX_LIMIT_ELEMENTS + 1) if row % n == 0)
 
 
 def _rows(extent: int, row_bytes: int) -> int:

@@ -22,6 +22,7 @@ from astdsl.lang.refs import Ref, Root, whole_ref
 from astdsl.lang.shapes import as_shape
 from astdsl.lang.sync import Barrier, BarrierSlot, as_slot
 from astdsl.lang.tracing import emit, fault, require_trace
+from astdsl.lang.transforms import checked_transforms
 from astdsl.lang.values import Literal, Tile, as_operand, require_dtype
 
 
@@ -79,13 +80,15 @@ def _require_ref(function: str, argument: str, x: object, space: str = "") -> Re
 def SMEM(shape: object, dtype: object, transforms: object = None) -> Ref:  # noqa: N802
     """Return shared memory of the block, unwritten: a ref of constant shape.
 
-    It is indexed like any ref, but windows must lie inside. Named as in Pallas.
+    It is indexed like any ref, but windows must lie inside. Its physical layout is inferred from
+    its uses, or stated: `transforms=(TilingTransform((8, 32)), SwizzleTransform(128))`.
+    Errors: ShapeMismatch, TypeMismatch. Named as in Pallas.
     """
-    refuse_options("SMEM", "the layout is chosen by the compiler", transforms=transforms)
     extents = as_shape(shape, "`SMEM`")
     kind = require_dtype(dtype, "`SMEM`")
-    value = emit(ops.AllocSmem, shape=extents, dtype=kind).result
-    return whole_ref(Root(value, "SMEM", SCRATCH, (None,) * len(extents)))
+    stated = () if transforms is None else checked_transforms(transforms, extents, kind)
+    value = emit(ops.AllocSmem, shape=extents, dtype=kind, transforms=stated).result
+    return whole_ref(Root(value, "SMEM", SCRATCH, (None,) * len(extents), transforms=stated))
 
 
 def GMEM(shape: object, dtype: object) -> Ref:  # noqa: N802

@@ -18,7 +18,6 @@ _LOOP = "`with pipeline(...)` is the same loop"
 _LAYOUT = "layouts are chosen by the compiler"
 
 MISSING = {
-    "when": "write `if condition:`",
     **dict.fromkeys(
         [f"atomic_{n}" for n in ("add", "max", "min", "and", "or", "xor", "exchange", "cas")],
         _ATOMIC,
@@ -26,17 +25,14 @@ MISSING = {
     **dict.fromkeys(["TMEM", "ACC", "WGMMAAccumulatorRef", "mma"], _PRODUCT),
     **dict.fromkeys(["wgmma", "wgmma_wait", "wgmma_accumulator_load", "tcgen05_mma"], _PRODUCT),
     **dict.fromkeys(["tcgen05_commit_arrive", "async_load_tmem", "async_store_tmem"], _PRODUCT),
-    **dict.fromkeys(["wait_load_tmem", "commit_tmem", "set_max_registers"], _PRODUCT),
+    **dict.fromkeys(["wait_load_tmem", "commit_tmem"], _PRODUCT),
     **dict.fromkeys(["async_prefetch", "async_store_smem", "cluster_ref"], _COPY),
-    **dict.fromkeys(["program_id", "num_programs", "axis_index", "axis_size"], _GRID),
-    **dict.fromkeys(["warpgroup_id", "warp_id", "cluster_id", "num_sms"], _GRID),
+    **dict.fromkeys(["cluster_id", "num_sms"], _GRID),
     **dict.fromkeys(["nd_loop", "dynamic_scheduling_loop", "emit_pipeline", "BlockSpec"], _LOOP),
     **dict.fromkeys(["emit_pipeline_warp_specialized"], _LOOP),
-    **dict.fromkeys(["Layout", "layout_cast", "print_layout", "TilingTransform"], _LAYOUT),
-    **dict.fromkeys(["SwizzleTransform", "TransposeTransform", "transform_ref"], _LAYOUT),
+    **dict.fromkeys(["Layout", "layout_cast", "print_layout"], _LAYOUT),
     "RefUnion": "allocate one `SMEM` and use it for both",
     "ClusterBarrier": "`Barrier` is for one block",
-    "barrier_test": "`barrier_wait` waits",
     "broadcasted_iota": "`iota(shape, axis)` is the same, weak",
     "inline_ptx": "write it with the functions of astdsl",
     "CompilerParams": "the options of `@kernel` are keyword arguments",

@@ -20,23 +20,32 @@ from astdsl.errors import (
 from astdsl.ir import ops
 from astdsl.ir.core import IN, Value
 from astdsl.ir.dtypes import DType
+from astdsl.ir.transforms import Transform
 from astdsl.ir.types import GMEM
-from astdsl.lang.elementwise import converted_to_target, rounded
+from astdsl.lang.block_views import Blocks
+from astdsl.lang.elementwise import broadcast_shape, converted_to_target, rounded
 from astdsl.lang.indices import atom_of, form_of, index_value
 from astdsl.lang.ragged import NO_EDGES, ZERO, Edges, HalfSpace
 from astdsl.lang.shapes import as_extent, forget_edges
 from astdsl.lang.symbolic import Atom, Form
 from astdsl.lang.tracing import DimKey, NeedsConstant, emit, fault
 from astdsl.lang.values import Operand, Tile, UnknownAttribute, as_operand
+from astdsl.lang.views import (
+    NO_GRID,
+    AxisView,
+    Grid,
+    index_edges,
+    indexed_fields,
+    require_indices,
+    window_edges,
+)
 from astdsl.lang.windows import (
     ZERO_START,
     Span1D,
-    Window,
     composed,
     index_of_form,
     last_form,
     spelled_out,
-    tile,
     window_of,
 )
 from astdsl.records import dataclass, replace
@@ -48,7 +57,8 @@ INT32_LIMIT, INT64_LIMIT = 2**31 - 1, 2**63 - 1
 class Root:
     """Memory that refs are views of. `dims` name its axes; equal names are equal extents.
 
-    `extents` are the extents of memory that the kernel allocates.
+    `extents` are the extents of memory that the kernel allocates, `transforms` what it states of
+    the physical layout of shared memory.
     """
 
     value: Value
@@ -56,6 +66,7 @@ class Root:
     role: str
     dims: tuple[str | None, ...]
     extents: tuple[Form, ...] = ()
+    transforms: tuple[Transform, ...] = ()
 
     def require_writable(self) -> None:
         """Refuse to write an input."""
@@ -100,21 +111,6 @@ class Root:
         return atom
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class AxisView:
-    """What a view shows of one axis of its root.
-
-    `size` None is a whole axis of runtime extent. Windows of a whole axis may cross its edge, those
-    of a part may not.
-    """
-
-    start: Operand
-    size: int | None
-    step: int
-    kept: bool
-    whole: bool
-
-
 class Ref:
     """Memory, or a part of it: `ref[window]` reads a tile, `ref[window] = x` writes.
 
@@ -122,13 +118,20 @@ class Ref:
     `T` is the view with its axes reversed.
     """
 
-    __slots__ = ("axes", "order", "root")
+    __slots__ = ("axes", "grid", "order", "root")
     operand_help = "a ref is memory: `ref[...]` reads it as a tile"
 
-    def __init__(self, root: Root, axes: tuple[AxisView, ...], order: tuple[int, ...]) -> None:
+    def __init__(
+        self,
+        root: Root,
+        axes: tuple[AxisView, ...],
+        order: tuple[int, ...],
+        grid: Grid = NO_GRID,
+    ) -> None:
         self.root = root
         self.axes = axes
         self.order = order
+        self.grid = grid
 
     @property
     def dtype(self) -> DType:
@@ -143,13 +146,15 @@ class Ref:
     @property
     def ndim(self) -> int:
         """Number of axes."""
-        return len(self.order)
+        return len(self.order) + len(self.grid.shape)
 
     @property
     def shape(self) -> tuple[Any, ...]:
         """The extents: Python integers where known while tracing, else weak kernel integers."""
-        sizes = ((self.axes[k].size, k) for k in self.order)
-        return tuple(_runtime_dim(self.root, k) if n is None else n for n, k in sizes)
+        sizes = [self.axes[k].size for k in self.order]
+        known = (index_of_form(self._extent(k)) for k in self.order)
+        pairs = zip(sizes, known, strict=True)
+        return self.grid.with_grid([form if n is None else n for n, form in pairs])
 
     @property
     def size(self) -> Any:
@@ -162,6 +167,7 @@ class Ref:
     @property
     def T(self) -> Ref:  # noqa: N802  (the array API's name)
         """The view with its axes in reverse order."""
+        self._refuse_further("turned")
         return Ref(self.root, self.axes, self.order[::-1])
 
     @property
@@ -193,47 +199,100 @@ class Ref:
 
     def view(self, key: object) -> Ref:
         """Return the part that `key` names, as a ref."""
-        items = key if isinstance(key, tuple) else (key,)
+        items = list(
+            spelled_out(key if isinstance(key, tuple) else (key,), self.ndim, self.root.name)
+        )
+        if self.grid is not NO_GRID:
+            if not all(isinstance(item, slice) and item == slice(None) for item in items):
+                self._refuse_further("indexed again")
+            return self
+        if any(isinstance(item, Tile) and item.shape for item in items):
+            return self._picked(items)
         axes = list(self.axes)
-        order = []
-        for k, item in zip(self.order, spelled_out(items, self.ndim, self.root.name), strict=True):
+        for k, item in zip(self.order, items, strict=True):
             axes[k] = self._narrowed(k, item)
-            if axes[k].kept:
-                order.append(k)
-        return Ref(self.root, tuple(axes), tuple(order))
+        return Ref(self.root, tuple(axes), tuple(k for k in self.order if axes[k].kept))
 
-    def _narrowed(self, k: int, item: object) -> AxisView:
-        old = self.axes[k]
-        extent = self.root.extent(k) if old.size is None else Form.of(old.size)
-        window = window_of(item, extent, old.size, self.root.name)
-        if window.start is ZERO_START and (window.size, window.step) == (old.size, 1):
-            return replace(old, kept=window.kept)
-        assert window.size is not None, "only a whole axis has no size"
-        if not old.whole or self.space != GMEM:
-            self._require_inside(window, window.size, extent, is_view=not old.whole)
-        start = composed(window.start, old.start, old.step)
-        return AxisView(start, window.size, window.step * old.step, window.kept, whole=False)
+    def _picked(self, items: Sequence[object]) -> Ref:
+        """Return what tiles of indices pick, by NumPy's rules: beside them integers pick too."""
+        axes, tiles, picking = list(self.axes), [], []
+        for place, (k, item) in enumerate(zip(self.order, items, strict=True)):
+            if isinstance(item, Tile) and item.shape:
+                require_indices(item, self.root.name)
+                tiles.append(item)
+                axes[k] = axes[k].picked(item)
+            else:
+                axes[k] = self._narrowed(k, item)
+            if not axes[k].kept:
+                picking.append(place)
+        together = picking[-1] - picking[0] == len(picking) - 1
+        shape = broadcast_shape(f"indices of `{self.root.name}`", *tiles)
+        grid = Grid(shape, picking[0] if together else 0)
+        return Ref(self.root, tuple(axes), tuple(k for k in self.order if axes[k].kept), grid)
 
-    def _require_inside(self, window: Span1D, size: int, extent: Form, *, is_view: bool) -> None:
-        """Refuse a window outside on-chip memory or a view, where that is known."""
-        room = extent - Form.of(1) - last_form(window.start, size, window.step)
-        spare = (form_of(window.start), room)
-        if size == 0 or all(form.is_nonnegative() for form in spare):
-            return
-        if any(form.bounds[1] < 0 for form in spare):
-            raise fault(
-                BadWindow,
-                f"{_window_text(window, size)} lie outside an axis of `{self.root.name}` that has "
-                f"extent {extent}",
-                help="only windows of global arrays may cross an edge",
-            )
-        if is_view and self.space == GMEM:
+    def _refuse_further(self, what: str) -> None:
+        if self.grid is not NO_GRID:
             raise fault(
                 UnsupportedFeature,
-                f"a window of a view of `{self.root.name}` is not proved to lie inside the view",
-                help="windows that end where a view ends are not in this version: take the window "
-                "of the array itself",
+                f"what tiles of indices pick of `{self.root.name}` is not {what}",
+                help="name all axes at once, `ref.at[rows, columns]`; or read it, and go on with "
+                "the tile",
             )
+
+    def _extent(self, k: int) -> Form:
+        axis = self.axes[k]
+        if axis.size is not None:
+            return Form.of(axis.size)
+        return self.root.extent(k) if axis.extent is None else axis.extent
+
+    def _narrowed(self, k: int, item: object) -> AxisView:
+        old, extent = self.axes[k], self._extent(k)
+        window = window_of(item, extent, old.size, self.root.name)
+        is_all = window.start is ZERO_START and window.length is None and window.step == 1
+        if is_all and window.size == old.size:
+            return replace(old, kept=window.kept)
+        fences = old.fences
+        if not self._is_inside(window, extent):
+            if self.space != GMEM:
+                self._require_on_chip(window, extent)
+            elif not old.whole:
+                fences = (*fences, old.range)
+        start = composed(window.start, old.start, old.step)
+        return AxisView(
+            start,
+            window.size,
+            window.step * old.step,
+            window.kept,
+            whole=False,
+            extent=window.length,
+            fences=fences,
+        )
+
+    def _is_inside(self, window: Span1D, extent: Form) -> bool:
+        """Whether a window is proved to lie inside the view."""
+        return window.size == 0 or all(form.is_nonnegative() for form in _spare(window, extent))
+
+    def _require_on_chip(self, window: Span1D, extent: Form) -> None:
+        """Refuse a window that is known to lie outside on-chip memory, or to have no extent."""
+        if window.size is None:
+            raise self._not_read_whole(window.length)
+        if any(form.bounds[1] < 0 for form in _spare(window, extent)):
+            raise fault(
+                BadWindow,
+                f"{_window_text(window, window.size)} lie outside an axis of `{self.root.name}` "
+                f"that has extent {extent}",
+                help="only windows of global arrays may cross an edge",
+            )
+
+    def _not_read_whole(self, length: Form | None) -> BaseException:
+        if length is not None and length.dims:
+            return NeedsConstant(length.dims)
+        return fault(
+            BadWindow,
+            f"the extent of this window of `{self.root.name}` is not a compile-time constant",
+            help="`ds(start, size)` states the size; `i * b:(i + 1) * b` has extent b; a view of "
+            "runtime extent (`x.at[lo:hi]`) is read by windows: `view[tile(i, b)]`",
+        )
 
     def __getitem__(self, key: object) -> Tile:
         return self.view(key).read()
@@ -245,6 +304,12 @@ class Ref:
         """Return the tile of the whole view; `fill` makes the outside ordinary elements."""
         fields = self.window_fields()
         given = {} if fill is None else {"fill": rounded(fill, self.dtype)}
+        if self.is_indexed:
+            spaces = index_edges(self.axes, self.grid)
+            more = self.indexed_fields(spaces)
+            picked = emit(ops.Gather, **fields, **more, **given).result
+            outside = {**self._edges().outside, **dict.fromkeys(spaces, ZERO)}
+            return Tile(picked, edges=NO_EDGES if fill is not None else Edges(outside))
         value = emit(ops.Load, **fields, **given).result
         edges = NO_EDGES if fill is not None else self._edges()
         shown, permutation = self._kept_order()
@@ -256,8 +321,12 @@ class Ref:
         """Store a value into the whole view, broadcast and converted as `astype` does."""
         self.root.require_writable()
         fields = self.window_fields()
-        shape = tuple(self._size(k) for k in self.order)
+        shape = self.static_shape
         operand = as_operand(value, "a store")
+        if self.is_indexed:
+            stored = converted_to_target(operand, shape, self.dtype, "a store")
+            emit(ops.Scatter, **fields, **self.indexed_fields(self.left_out(operand)), value=stored)
+            return
         if self.space != GMEM and isinstance(operand, Tile):
             forget_edges(operand, range(operand.ndim), f"storing into `{self.root.name}`")
         stored = converted_to_target(operand, shape, self.dtype, "a store")
@@ -277,10 +346,36 @@ class Ref:
             "kept": tuple(axis.kept for axis in self.axes),
         }
 
+    @property
+    def is_indexed(self) -> bool:
+        """Whether tiles of indices pick, or a view may end before a window of it does."""
+        return self.grid is not NO_GRID or any(axis.fences for axis in self.axes)
+
+    @property
+    def static_shape(self) -> tuple[int, ...]:
+        """The extents of the tile that it holds; those of dims become constants."""
+        return self.grid.with_grid([self._size(k) for k in self.order])
+
+    def left_out(self, x: Operand) -> list[HalfSpace]:
+        """Return the half spaces outside which nothing of `x` is written.
+
+        Where the window itself has that edge, elements are dropped anyway.
+        """
+        spaces = dict.fromkeys(index_edges(self.axes, self.grid))
+        spaces.update(dict.fromkeys(x.edges.broadcast(x.shape, self.static_shape)))
+        own = self._edges().outside
+        return [h for h in spaces if h not in own]
+
+    def indexed_fields(self, spaces: Sequence[HalfSpace]) -> dict[str, Any]:
+        """Return what an indexed access has beside a window's fields."""
+        return indexed_fields(self.axes, self.order, self.grid, self.static_shape, spaces)
+
     def _size(self, k: int) -> int:
         size = self.axes[k].size
-        if size is None:
+        if size is None and self.axes[k].whole:
             raise NeedsConstant(self.root.wanted(k))
+        if size is None:
+            raise self._not_read_whole(self.axes[k].extent)
         return size
 
     def _kept_order(self) -> tuple[list[int], list[int]]:
@@ -291,19 +386,11 @@ class Ref:
     def _edges(self) -> Edges:
         if self.space != GMEM:
             return NO_EDGES
-        found = {}
-        for k, axis in enumerate(self.axes):
-            place = self.order.index(k) if axis.kept else None
-            start, size = form_of(axis.start), self._size(k)
-            room = self.root.extent(k) - Form.of(1) - start
-            for form, step in ((start, axis.step), (room, -axis.step)):
-                h = HalfSpace(form, place, step if axis.kept else 0)
-                if not h.holds_for(size):
-                    found[h] = ZERO
-        return Edges(found) if found else NO_EDGES
+        extents = [self.root.extent(k) for k in range(len(self.axes))]
+        return window_edges(self.axes, self.order, extents, self.grid)
 
     def __repr__(self) -> str:
-        sizes = (self.axes[k].size for k in self.order)
+        sizes = self.grid.with_grid([self.axes[k].size for k in self.order])
         dims = "x".join("?" if n is None else str(n) for n in sizes)
         return f"{self.root.name}: {self.space} {self.dtype}[{dims}]"
 
@@ -373,60 +460,13 @@ class At:
         )
 
 
-class Blocks:
-    """A ref cut into blocks: indexed by one block number an axis."""
-
-    __slots__ = ("ref", "sizes")
-
-    def __init__(self, ref: Ref, sizes: tuple[int, ...]) -> None:
-        self.ref = ref
-        self.sizes = sizes
-
-    def _key(self, key: object) -> tuple[Window, ...]:
-        items = key if isinstance(key, tuple) else (key,)
-        if len(items) != len(self.sizes):
-            raise fault(
-                BadWindow,
-                f"blocks of `{self.ref.root.name}` take {len(self.sizes)} block numbers",
-                help="one block number an axis; `ref[...]` takes other windows",
-            )
-        return tuple(tile(i, n) for i, n in zip(items, self.sizes, strict=True))
-
-    def __getitem__(self, key: object) -> Tile:
-        return self.ref[self._key(key)]
-
-    def __setitem__(self, key: object, value: object) -> None:
-        self.ref[self._key(key)] = value
-
-    @property
-    def at(self) -> BlocksAt:
-        """`ref.blocks(bm, bn).at[i, j]` is a block as a ref."""
-        return BlocksAt(self)
-
-
-class BlocksAt:
-    """What stands between `blocks.at` and its block numbers."""
-
-    __slots__ = ("blocks",)
-
-    def __init__(self, blocks: Blocks) -> None:
-        self.blocks = blocks
-
-    def __getitem__(self, key: object) -> Ref:
-        return self.blocks.ref.view(self.blocks._key(key))
-
-    def __setitem__(self, key: object, value: object) -> None:
-        raise fault(
-            TypeMismatch,
-            "`blocks(...).at[...]` names a part of memory, and is not assigned",
-            help="`blocks(...)[i, j] = x` writes",
-        )
-
-
-def _runtime_dim(root: Root, axis: int) -> Tile:
-    dim = index_of_form(root.extent(axis))
-    assert isinstance(dim, Tile), "a runtime dim is a kernel value"
-    return dim
+def _spare(window: Span1D, extent: Form) -> tuple[Form, Form]:
+    """Return what lies before and behind a window of an axis; negative where it crosses."""
+    if window.size is None:
+        assert window.length is not None, "a window has an extent"
+        return form_of(window.start), extent - window.length - form_of(window.start)
+    last = last_form(window.start, window.size, window.step)
+    return form_of(window.start), extent - Form.of(1) - last
 
 
 def _window_text(window: Span1D, size: int) -> str:

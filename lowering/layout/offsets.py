@@ -22,10 +22,7 @@ def split_offsets(
 
     `threads` are the coordinates of each thread, `registers` what each register adds: (n, axes).
     """
-    column = buffer.order[0]
-    reach = (threads[:, column] % buffer.chunk_elements).max()
-    reach += (registers[:, column] % buffer.chunk_elements).max()
-    if min(threads.min(), registers.min()) < 0 or reach >= buffer.chunk_elements:
+    if min(threads.min(), registers.min()) < 0 or _carries(buffer, threads, registers):
         return None
     own, added = plain_offsets(buffer, threads), plain_offsets(buffer, registers)
     if not buffer.swizzle_bytes:
@@ -37,12 +34,26 @@ def split_offsets(
     return [(n & bits, n & ~bits) for n in _swizzled(buffer, added).tolist()]
 
 
+def _carries(buffer: BufferLayout, threads: Integers, registers: Integers) -> bool:
+    """Return whether a digit of a thread's index and one of a register's may add up to more."""
+    for axis, parts in enumerate(buffer.parts):
+        own, added = threads[:, axis], registers[:, axis]
+        for part in parts[:-1]:
+            if (own % part.extent).max() + (added % part.extent).max() >= part.extent:
+                return True
+            own, added = own // part.extent, added // part.extent
+    return False
+
+
 def plain_offsets(buffer: BufferLayout, places: Integers) -> Integers:
     """Return the byte of each element in a slot, before the swizzle; `places` are (n, axes)."""
-    chunk, column = np.divmod(places[:, buffer.order[0]], buffer.chunk_elements)
-    row = sum((places[:, a] * s for a, s in buffer.row_strides.items()), np.zeros_like(column))
-    offset: Integers
-    offset = chunk * buffer.chunk_bytes + row * buffer.row_bytes + column * buffer.dtype.bytes
+    offset = np.zeros(len(places), np.int64)
+    for axis, parts in enumerate(buffer.parts):
+        index = places[:, axis]
+        for part in parts[:-1]:
+            index, digit = np.divmod(index, part.extent)
+            offset += digit * part.stride_bytes
+        offset += index * parts[-1].stride_bytes
     return offset
 
 

@@ -165,9 +165,11 @@ class SharedWindow:
         axis = contiguous + self.slot_axes
         if contiguous not in self.tile_axis or self.op.steps[axis] != 1:
             return 1
+        if not self.buffer.has_rows:
+            return 1
         width = vector_elements(self.layout, self.tile_axis[contiguous], self.dtype.bytes)
         start = self.emitter.forms[self.op.starts[axis]].divisor
-        row = self.buffer.chunk_elements
+        row = self.buffer.row_elements
         while width > 1 and (start % width or row % width):
             width //= 2
         return width
@@ -231,12 +233,14 @@ class SharedWindow:
 
 
 def slot_pointer(emitter: Emitter, ref: object, slots: Sequence[LV]) -> LV:
-    """Return where a slot of a buffer begins; `slots` are i32 numbers, at most one."""
-    assert len(slots) <= 1, "a ring has one axis of slots"
-    pointer = emitter.builder.shared(emitter.shared.offsets[ref])  # type: ignore[index]
-    for slot in slots:
-        size = emitter.shared.layouts[ref].slot_bytes  # type: ignore[index]
-        pointer = emitter.builder.gep("i8", pointer, emitter.builder.mul(slot, i32(size)))
+    """Return where a slot of a buffer begins; `slots` are i32 numbers, one a leading axis."""
+    builder = emitter.builder
+    pointer = emitter.shared_place(ref)  # type: ignore[arg-type]
+    step = emitter.shared.layouts[ref].slot_bytes  # type: ignore[index]
+    extents = ref.ref.shape[: len(slots)]  # type: ignore[attr-defined]
+    for slot, extent in reversed(list(zip(slots, extents, strict=True))):
+        pointer = builder.gep("i8", pointer, builder.mul(slot, i32(step)))
+        step *= extent
     return pointer
 
 
@@ -248,16 +252,14 @@ def buffer_address(emitter: Emitter, pointer: LV, buffer: BufferLayout, places: 
 def buffer_offset(emitter: Emitter, buffer: BufferLayout, places: Sequence[LV]) -> LV:
     """Return the byte in a slot of the element at `places` (i32, one an axis)."""
     builder = emitter.builder
-    column = places[buffer.order[0]]
-    row = i32(0)
-    for axis, stride in buffer.row_strides.items():
-        row = builder.add(row, builder.mul(places[axis], i32(stride)))
-    offset = builder.mul(row, i32(buffer.row_bytes))
-    if buffer.chunks > 1:
-        chunk = builder.binary("udiv", column, i32(buffer.chunk_elements))
-        column = builder.binary("urem", column, i32(buffer.chunk_elements))
-        offset = builder.add(offset, builder.mul(chunk, i32(buffer.chunk_bytes)))
-    offset = builder.add(offset, builder.mul(column, i32(buffer.dtype.bytes)))
+    offset = i32(0)
+    for axis in reversed(buffer.order):
+        index, parts = places[axis], buffer.parts[axis]
+        for part in parts[:-1]:
+            digit = builder.binary("urem", index, i32(part.extent))
+            index = builder.binary("udiv", index, i32(part.extent))
+            offset = builder.add(offset, builder.mul(digit, i32(part.stride_bytes)))
+        offset = builder.add(offset, builder.mul(index, i32(parts[-1].stride_bytes)))
     if buffer.swizzle_bytes:
         rows = builder.lshr(offset, i32(SWIZZLE_PERIOD_BITS))
         mask = buffer.swizzle_bytes // SWIZZLE_UNIT_BYTES - 1

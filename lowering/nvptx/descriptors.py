@@ -39,18 +39,18 @@ class Operand:
 
     def offset_bytes(self, i: int, k: int) -> int:
         """Return where element (i, k) is in the slot, before the swizzle."""
-        layout = self.layout
-        along, row = (k, i) if self.is_k_major else (i, k)
-        chunk, rest = divmod(along, layout.chunk_elements)
-        return chunk * layout.chunk_bytes + row * layout.row_bytes + rest * layout.dtype.bytes
+        place = [i, i]
+        place[self.k_axis] = k
+        return self.layout.offset_bytes(place)
 
     def units(self, i: int, k: int) -> int:
         """Return what moving to element (i, k) adds to a descriptor."""
         return self.offset_bytes(i, k) // _UNIT_BYTES
 
     def _strides(self) -> int:
-        group = _GROUP_ROWS * self.layout.row_bytes // _UNIT_BYTES
-        lead = 1 if self.is_k_major else self.layout.chunk_bytes // _UNIT_BYTES
+        span = self.layout.row_elements
+        group = self.units(_GROUP_ROWS, 0) if self.is_k_major else self.units(0, _GROUP_ROWS)
+        lead = 1 if self.is_k_major else self.units(span, 0)
         return (lead & _FIELD) << _LBO_BIT | (group & _FIELD) << _SBO_BIT
 
     def wgmma(self) -> int:

@@ -20,6 +20,7 @@ from itertools import combinations
 from astdsl.errors import OverlappingWindows, ScatteredAccumulation, UnwrittenRead
 from astdsl.ir import ops
 from astdsl.ir.core import OUT, Block, Module, Op, Value
+from astdsl.ir.types import GMEM
 from astdsl.lowering.schedule.branches import holds_launch
 from astdsl.lowering.schedule.first_step import Decider
 from astdsl.lowering.schedule.independence import extents
@@ -56,12 +57,13 @@ def check_outputs(module: Module) -> None:
     """Refuse reads of unwritten windows, scattered accumulation and overlapping windows."""
     forms = Forms(module.body)
     accesses = _accesses(module.body)
-    stores = [a for a in accesses if isinstance(a.op, ops.Store)]
-    written = {a.op.ref for a in stores}
+    stores = [a for a in accesses if isinstance(a.op, ops.WRITERS)]
+    # On-chip memory is written and read where the program says, by no copy of the schedule.
+    written = {a.op.ref for a in stores if a.op.ref.ref.space == GMEM}
     _check_overlaps([a for a in accesses if a.op.ref in written], forms)
     plain = starting_unwritten(module)
     for access in accesses:
-        is_read = isinstance(access.op, ops.Load) and access.op.ref in plain
+        is_read = isinstance(access.op, ops.READERS) and access.op.ref in plain
         if is_read and not _follows_a_launch(access, stores, module.body):
             _check_read(access, module.body, forms)
 
@@ -91,7 +93,7 @@ def _accesses(body: Block) -> list[_Access]:
 
 
 def _inside(op: Op, axes: tuple[_Axis, ...]) -> Iterator[tuple[ops.Window, tuple[_Axis, ...]]]:
-    if isinstance(op, (ops.Load, ops.Store)):
+    if isinstance(op, (ops.Load, ops.Store, ops.Indexed)):
         yield op, axes
     for region in op.regions:
         for inner in region.ops:
@@ -114,6 +116,8 @@ def _check_overlaps(accesses: list[_Access], forms: Forms) -> None:
         a, b = first.op, second.op
         if a.ref is not b.ref or first.axes != second.axes or not first.axes:
             continue
+        if isinstance(a, ops.Indexed) or isinstance(b, ops.Indexed):
+            continue  # what indices name is not held on chip: it happens in program order
         stores = isinstance(a, ops.Store) or isinstance(b, ops.Store)
         if stores and not same_window(a, b, forms) and not _disjoint(a, b, forms):
             raise OverlappingWindows(
@@ -130,6 +134,15 @@ def same_window(a: ops.Window, b: ops.Window, forms: Forms) -> bool:
         return False
     apart = [forms[x] - forms[y] for x, y in zip(a.starts, b.starts, strict=True)]
     return all(each == Form(0) for each in apart)
+
+
+def _covers(store: ops.Store, read: ops.Window, forms: Forms) -> bool:
+    """Whether a store writes all that may be read: the same window, or the whole array."""
+    starts = [forms[v] for v in store.starts]
+    whole = store.sizes == store.ref.ref.shape and all(s == Form(0) for s in starts)
+    if isinstance(read, ops.Indexed) and read.indexed:
+        return whole
+    return whole or same_window(store, read, forms)
 
 
 def _disjoint(a: ops.Window, b: ops.Window, forms: Forms) -> bool:
@@ -180,10 +193,13 @@ def _check_read(access: _Access, body: Block, forms: Forms) -> None:
     outer = _outermost(access, others, body)
     if others and _is_written(access, outer, [*others, *revisits], forms):
         raise _scattered(access, others)
+    way_out = "write the window first (`if k == 0: out[...] = 0`), carry a tile"
+    if isinstance(access.op, ops.Indexed):
+        way_out = 'give it an initial value (`Out[f32, "M N", 0]`), write it in a pipeline before'
     raise UnwrittenRead(
         f"`{access.op.ref.hint}` is read here before this window is written",
         (access.op.span, "an `Out` starts unwritten"),
-        help="write the window first (`if k == 0: out[...] = 0`), carry a tile, or declare `InOut`",
+        help=f"{way_out}, or declare `InOut`",
     )
 
 
@@ -241,7 +257,7 @@ class _Path:
                 self.answer = is_written
                 return True
             if isinstance(op, ops.Store) and op.ref is self.read.ref:
-                is_written = is_written or same_window(op, self.read, self.decider.forms)
+                is_written = is_written or _covers(op, self.read, self.decider.forms)
             elif op.regions:
                 if self._regions(op, is_written):
                     return True

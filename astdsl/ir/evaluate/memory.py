@@ -16,6 +16,7 @@ from astdsl.ir.core import Op
 from astdsl.ir.evaluate.rounding import number
 from astdsl.ir.evaluate.state import (
     VISIBLE,
+    Barrier,
     Frame,
     Landing,
     Memory,
@@ -207,7 +208,7 @@ def _alloc_gmem(op: ops.AllocGmem, frame: Frame) -> Any:
 
 def _new_global(op: ops.AllocGmem, frame: Frame) -> Memory:
     runtime = iter(frame.numbers(op.dims))
-    shape = tuple(next(runtime) if n is None else n for n in op.shape)
+    shape = tuple(max(0, next(runtime)) if n is None else n for n in op.shape)
     memory = Memory(
         data=np.zeros(shape, op.dtype.numpy),
         name=op.label or "scratch",
@@ -241,11 +242,17 @@ def _state_layout(op: ops.StateLayout, frame: Frame) -> None:
     """Do nothing: where elements are in memory does not change what they are."""
 
 
-def slot_place(memory: Memory, slot: tuple[int, ...]) -> Place:
+def slot_place(op: Op, memory: Memory, slot: tuple[int, ...]) -> Place:
     """Return the place of a slot: whole, in the axes that `slot` does not index."""
     rest = memory.data.shape[len(slot) :]
     for index, extent in zip(slot, memory.data.shape, strict=False):
-        assert 0 <= index < extent, f"slot {slot} of {memory.name} {memory.data.shape}"
+        if not 0 <= index < extent:
+            raise BadWindow(
+                f"slot {index} of {memory.name}, which has {extent}",
+                (op.span, ""),
+                (memory.span, "made here"),
+                help=f"slots go from 0 to {extent - 1}",
+            )
     return (*(slice(i, i + 1) for i in slot), *(slice(0, n) for n in rest))
 
 
@@ -280,16 +287,30 @@ def _mark(frame: Frame, old: int, new: int) -> None:
             memory.private[memory.private == old] = new
 
 
+def barrier_of(op: Any, frame: Frame) -> Barrier:
+    """Return the barrier that an operation names. Raises ProtocolError where there is none."""
+    barriers: list[Barrier] = frame[op.barrier]
+    index = frame.number(op.index)
+    if not 0 <= index < len(barriers):
+        raise ProtocolError(
+            f"barrier {index} of an array of {len(barriers)}",
+            (op.span, ""),
+            (barriers[0].span, "made here"),
+            help=f"indices go from 0 to {len(barriers) - 1}",
+        )
+    return barriers[index]
+
+
 def _is_predicated_off(op: ops.Copy, frame: Frame) -> bool:
     return any(not frame[p] for p in op.predicate)
 
 
 @evaluates(ops.CopyIn)
 def _copy_in(op: ops.CopyIn, frame: Frame) -> None:
-    barrier = frame[op.barrier][frame.number(op.index)]
+    barrier = barrier_of(op, frame)
     if not _is_predicated_off(op, frame):
         memory: Memory = frame[op.buffer]
-        place = slot_place(memory, frame.numbers(op.slot))
+        place = slot_place(op, memory, frame.numbers(op.slot))
         tile = load_window(op, 0, frame)
         shape = memory.data[place].shape
         write(op, memory, place, np.reshape(tile, shape), frame)
@@ -308,7 +329,7 @@ def _copy_out(op: ops.CopyOut, frame: Frame) -> None:
     if _is_predicated_off(op, frame):
         return
     memory: Memory = frame[op.buffer]
-    place = slot_place(memory, frame.numbers(op.slot))
+    place = slot_place(op, memory, frame.numbers(op.slot))
     tile = np.array(read(op, memory, place, frame))
     require_visible(op, memory, place)
     store_window(op, tile.reshape(op.window_type.shape), frame)

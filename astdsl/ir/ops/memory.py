@@ -12,6 +12,7 @@ from typing import Any
 
 from astdsl.ir.core import ACTS, READS, WRITES, Op, Value
 from astdsl.ir.dtypes import DType
+from astdsl.ir.transforms import Transform
 from astdsl.ir.types import (
     GMEM,
     INDEX,
@@ -127,16 +128,33 @@ class AllocGmem(Op):
 class AllocSmem(Op):
     """Shared memory of a block, unwritten. The first axis counts the slots where it is a ring.
 
-    `label` names it in messages.
+    With `per_warpgroup`, each warpgroup that runs the program has its own.
+    `label` names it in messages; `transforms` state its physical layout: see `ir.transforms`.
     """
 
     effect = ACTS
     shape: tuple[int, ...]
     dtype: DType
     label: str = ""
+    transforms: tuple[Transform, ...] = ()
+    per_warpgroup: bool = False
 
     def result_types(self) -> tuple[Type, ...]:
         return (RefType(shape=self.shape, dtype=self.dtype, space=SMEM),)
+
+
+class StateLayout(Op):
+    """State more of the physical layout of a shared buffer, for the whole kernel.
+
+    `transforms` begin with what was stated before.
+    """
+
+    effect = ACTS
+    ref: Value
+    transforms: tuple[Transform, ...]
+
+    def verify(self) -> None:
+        assert self.ref.ref.space == SMEM, "StateLayout: of shared memory"
 
 
 class Copy(Window):

@@ -49,15 +49,15 @@ def _load_global(emitter: Emitter, op: ops.Load, layout: Layout) -> list[LV]:
     window = GlobalWindow(emitter, op, layout)
     width = window.vector
     if width == 1:
-        return _load_guarded(emitter, window, op)
+        return load_guarded(emitter, window, op)
     inside = window.all_inside()
     if inside is None:
         return _load_wide(emitter, window, width)
-    return _choose(
+    return choose(
         emitter,
         inside,
         lambda: _load_wide(emitter, GlobalWindow(emitter, op, layout), width),
-        lambda: _load_guarded(emitter, GlobalWindow(emitter, op, layout), op),
+        lambda: load_guarded(emitter, GlobalWindow(emitter, op, layout), op),
     )
 
 
@@ -72,7 +72,8 @@ def _load_wide(emitter: Emitter, window: GlobalWindow | SharedWindow, width: int
     return result
 
 
-def _load_guarded(emitter: Emitter, window: GlobalWindow, op: ops.Load) -> list[LV]:
+def load_guarded(emitter: Emitter, window: GlobalWindow, op: ops.Load | ops.Gather) -> list[LV]:
+    """Load each register's element where it is inside, `op.fill` elsewhere."""
     builder = emitter.builder
     result = []
     for k in range(window.layout.register_count):
@@ -96,11 +97,11 @@ def _guarded_load(emitter: Emitter, kind: str, address: LV, inside: LV, outside:
     return builder.cast("trunc", loaded, "i8")
 
 
-def _choose(
+def choose(
     emitter: Emitter, condition: LV, yes: Callable[[], list[LV]], no: Callable[[], list[LV]]
 ) -> list[LV]:
     """Write both arms and return the registers of the one that is taken."""
-    (first, source), (second, other) = _in_arms(emitter, condition, yes, no)
+    (first, source), (second, other) = in_arms(emitter, condition, yes, no)
     phis = [emitter.builder.phi(v.type) for v in first]
     for phi, one, two in zip(phis, first, second, strict=True):
         phi.add(one, source)
@@ -108,7 +109,7 @@ def _choose(
     return [phi.value for phi in phis]
 
 
-def _in_arms(
+def in_arms(
     emitter: Emitter, condition: LV, yes: Callable[[], T], no: Callable[[], T]
 ) -> list[tuple[T, Label]]:
     """Write `yes` and `no` in the arms of a branch; return what they gave and where they end."""
@@ -144,17 +145,17 @@ def _store_global(
     width = window.vector
     inside = window.all_inside() if width > 1 else None
     if width == 1:
-        _store_guarded(emitter, window, registers, owner)
+        store_guarded(emitter, window, registers, owner)
     elif inside is None:
         _store_wide(emitter, window, registers, owner, width)
     else:
-        _in_arms(
+        in_arms(
             emitter,
             inside,
             lambda: _store_wide(
                 emitter, GlobalWindow(emitter, op, layout), registers, owner, width
             ),
-            lambda: _store_guarded(emitter, GlobalWindow(emitter, op, layout), registers, owner),
+            lambda: store_guarded(emitter, GlobalWindow(emitter, op, layout), registers, owner),
         )
 
 
@@ -179,25 +180,38 @@ def _store_wide(
     width: int,
 ) -> None:
     if owner is None:
-        _store_vectors(emitter, window, registers, width)
+        store_vectors(emitter, window, registers, width)
         return
     with emitter.guarded(owner):
-        _store_vectors(emitter, window, registers, width)
+        store_vectors(emitter, window, registers, width)
 
 
-def _store_vectors(
+def store_vectors(
     emitter: Emitter, window: GlobalWindow | SharedWindow, registers: Sequence[LV], width: int
 ) -> None:
-    builder, dtype = emitter.builder, window.dtype
+    """Store neighbouring registers together, whatever is inside."""
     for first in range(0, len(registers), width):
-        elements = [as_memory(builder, r, dtype) for r in registers[first : first + width]]
-        value = builder.pack(elements) if width > 1 else elements[0]
-        builder.store(value, window.address(first), width * dtype.bytes)
+        store_vector(emitter, window, registers, first, width)
 
 
-def _store_guarded(
+def store_vector(
+    emitter: Emitter,
+    window: GlobalWindow | SharedWindow,
+    registers: Sequence[LV],
+    first: int,
+    width: int,
+) -> None:
+    """Store the `width` registers from `first` on together."""
+    builder, dtype = emitter.builder, window.dtype
+    elements = [as_memory(builder, r, dtype) for r in registers[first : first + width]]
+    value = builder.pack(elements) if width > 1 else elements[0]
+    builder.store(value, window.address(first), width * dtype.bytes)
+
+
+def store_guarded(
     emitter: Emitter, window: GlobalWindow, registers: Sequence[LV], owner: LV | None
 ) -> None:
+    """Store each register's element where it is inside and this thread owns it."""
     builder = emitter.builder
     for k, register in enumerate(registers):
         keep = emitter.both(owner, window.inside(k))
@@ -214,6 +228,11 @@ def _store_guarded(
 @lowers(ops.AllocSmem)
 def _alloc_smem(emitter: Emitter, op: ops.AllocSmem) -> None:
     """Write nothing: the shared-memory plan placed it before the walk."""
+
+
+@lowers(ops.StateLayout)
+def _state_layout(emitter: Emitter, op: ops.StateLayout) -> None:
+    """Write nothing: the shared-memory plan laid the buffer out so."""
 
 
 def _each_piece(
@@ -296,6 +315,6 @@ def _wait_group(emitter: Emitter, op: ops.WaitGroup) -> None:
 def barrier_address(emitter: Emitter, barrier: object, index: object) -> LV:
     """Return the 32-bit shared address of one mbarrier of an array."""
     builder = emitter.builder
-    base = builder.shared(emitter.shared.offsets[barrier])  # type: ignore[index]
+    base = emitter.shared_place(barrier)  # type: ignore[arg-type]
     number = builder.cast("trunc", emitter.scalar(index), "i32")  # type: ignore[arg-type]
     return builder.shared_address(builder.gep("i64", base, number))
