@@ -107,28 +107,47 @@ class _Launch:
         self.target = target
         self.program = _program(module, launch)
         self.threads = launch.warpgroups * target.threads_per_warpgroup
-        self.shared = plan_shared(self.program, target)
+        self.runners = launch.warpgroups if launch.per_warpgroup else 0
+        self.shared = plan_shared(self.program, target, max(1, self.runners))
 
     def emit(self, llvm: LlvmModule, name: str, host: HostExpressions) -> tuple[Entry, SharedPlan]:
         """Write the entry `name`."""
-        program, threads, target = self.program, self.threads, self.target
-        given = [param.value for param in self.params]
-        placements = infer_layouts(program, threads, target, given)
-        parameters = _Parameters(self.params, program, self.shared)
-        builder = llvm.kernel(name, parameters.declared, LaunchBounds(threads=threads))
-        if self.module.span is not NOWHERE:
-            builder.debug(self.module.span.file, self.module.span.line)
-        emitter = Emitter(builder, target, threads, placements, self.shared, Forms(program))
-        parameters.define(emitter)
-        _body(emitter, program)
+        if self.runners > 1:
+            # Only when all is written is it known how far the scratches are apart.
+            self._write(LlvmModule(), name)
+            self.shared.scratch_stride_bytes = self.shared.scratch_bytes
         entry = Entry(
             name=name,
-            slots=tuple(parameters.slots),
+            slots=self._write(llvm, name),
             grid=host[ops.yielded(self.launch.grid)[0]],
-            threads=threads,
+            threads=self.threads,
             shared_bytes=self.shared.total_bytes,
         )
         return entry, self.shared
+
+    def _write(self, llvm: LlvmModule, name: str) -> tuple[Slot, ...]:
+        """Write the entry into a module; return its parameters."""
+        program, target = self.program, self.target
+        threads = self.threads // max(1, self.runners)
+        given = [param.value for param in self.params]
+        placements = infer_layouts(program, threads, target, given)
+        parameters = _Parameters(self.params, program, self.shared)
+        builder = llvm.kernel(name, parameters.declared, self._bounds())
+        if self.module.span is not NOWHERE:
+            builder.debug(self.module.span.file, self.module.span.line)
+        emitter = Emitter(
+            builder, target, threads, placements, self.shared, Forms(program),
+            warpgroups=self.runners,
+        )  # fmt: skip
+        emitter.used = frozenset(v for op in walk(program) for v in op.operands)
+        parameters.define(emitter)
+        _body(emitter, program)
+        return tuple(parameters.slots)
+
+    def _bounds(self) -> LaunchBounds:
+        """Return what the entry promises: for `setmaxnreg`, enough to know its registers."""
+        trades = any(isinstance(op, ops.SetMaxRegisters) for op in walk(self.program))
+        return LaunchBounds(threads=self.threads, blocks_per_multiprocessor=int(trades))
 
 
 def kernel_name(name: str) -> str:
@@ -154,9 +173,11 @@ def _body(emitter: Emitter, program: Block) -> None:
     number = builder.cast("zext", builder.special_register("ctaid.x"), "i64")
     emitter.placements[block] = splat((), emitter.threads)
     emitter.define(block, splat((), emitter.threads), [number])
-    enter(emitter, program)
+    with emitter.run_by(emitter.block_crew):
+        enter(emitter, program)
     emitter.block(program)
-    leave(emitter)
+    with emitter.run_by(emitter.block_crew):
+        leave(emitter)
 
 
 class _Parameters:
@@ -237,7 +258,7 @@ def _known(number: int | None) -> int:
 
 def _changed(program: Block) -> set[Value]:
     """Return the arrays that a launch does more with than read them."""
-    reads = (ops.Load, ops.CopyIn, ops.Dim)
+    reads = (ops.Load, ops.Gather, ops.CopyIn, ops.Dim)
     return {v for op in walk(program) if not isinstance(op, reads) for v in op.operands}
 
 

@@ -6,6 +6,8 @@ asynchronous proxy; after `leave`, nothing of the block is held.
 
 from __future__ import annotations
 
+from itertools import product
+
 from astdsl.ir import ops
 from astdsl.ir.core import Block, walk
 from astdsl.lowering.nvptx import tensor_memory
@@ -43,8 +45,8 @@ def _initialise_barriers(emitter: Emitter, program: Block) -> bool:
     builder = emitter.builder
     with emitter.guarded(emitter.is_first_thread(), "initialise"):
         for op in found:
-            base = builder.shared(emitter.shared.offsets[op.result])
-            for index in range(op.count):
+            for offset_bytes, index in product(emitter.shared.places(op.result), range(op.count)):
+                base = builder.shared(offset_bytes)
                 address = builder.shared_address(builder.gep("i64", base, i32(index)))
                 builder.asm(barriers.MBARRIER_INIT, address, i32(op.arrivals))
         builder.asm(barriers.FENCE_MBARRIER_INIT)
@@ -60,7 +62,8 @@ def _clear_padded_buffers(emitter: Emitter) -> bool:
     shared = emitter.shared
     padded = [v for v, layout in shared.layouts.items() if layout.allocated != layout.shape]
     for buffer in padded:
-        _clear(emitter, shared.offsets[buffer], shared.sizes[buffer])
+        for offset_bytes in shared.places(buffer):
+            _clear(emitter, offset_bytes, shared.sizes[buffer])
     if padded:
         emitter.builder.asm(barriers.FENCE_PROXY_ASYNC)
     return bool(padded)

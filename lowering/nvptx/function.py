@@ -21,8 +21,8 @@ from astdsl.lowering.layout.conversion import register_moves
 from astdsl.lowering.layout.inference import Placement, coalesced
 from astdsl.lowering.layout.registers import REPLICATED, Digit, Layout, normalised
 from astdsl.lowering.layout.shared import SharedPlan
-from astdsl.lowering.nvptx.asm import barriers
 from astdsl.lowering.nvptx.builder import Builder
+from astdsl.lowering.nvptx.crew import Crew, own_warpgroup, whole_block
 from astdsl.lowering.nvptx.values import LV, constant, i32, zero
 from astdsl.lowering.small_floats import SMALL, small_float_bits
 from astdsl.lowering.target import Target
@@ -127,19 +127,24 @@ class Emitter:
         shared: SharedPlan,
         forms: Forms,
         *,
+        warpgroups: int = 0,
         approx_math: bool = False,
     ) -> None:
         self.builder = builder
         self.target = target
-        self.threads = threads
+        # With `warpgroups`, each of them runs the program; `threads` are those of one run.
+        self.block_crew = self.crew = whole_block(builder, threads * max(1, warpgroups))
+        if warpgroups:
+            self.crew = own_warpgroup(builder, self.block_crew, target)
         self.placements = placements
         self.shared = shared
         self.forms = forms
         self.approx_math = approx_math
-        self.thread = builder.special_register("tid.x")
         self.arguments: dict[Value, RefArgument] = {}
         self.extra: dict[Value, Any] = {}
         self.tensor_memory: Any = None
+        # The values that some operation uses: what an atomic gives often is not.
+        self.used: frozenset[Value] = frozenset()
         self._makers: dict[Value, Op] = {}
         self._held: list[dict[tuple[Value, Layout], Registers]] = [{}]
         self._places: list[dict[tuple[tuple[Digit, ...], int, int], LV]] = [{}]
@@ -243,6 +248,24 @@ class Emitter:
 
     # Threads
 
+    @property
+    def thread(self) -> LV:
+        """The number of this thread among those that run the program together, i32."""
+        return self.crew.thread
+
+    @property
+    def threads(self) -> int:
+        """How many threads run the program together."""
+        return self.crew.threads
+
+    @contextmanager
+    def run_by(self, crew: Crew) -> Iterator[None]:
+        """Write the body for other threads that run it together."""
+        before, self.crew = self.crew, crew
+        with self.scope():
+            yield
+        self.crew = before
+
     def coordinate_base(self, layout: Layout, axis: int) -> LV:
         """Return the thread's part of the coordinates along an axis, i32."""
         return self._place(layout, axis, 0)
@@ -319,8 +342,25 @@ class Emitter:
         return self.builder.icmp("eq", self.thread, i32(0))
 
     def synchronise(self) -> None:
-        """Wait for every thread of the block."""
-        self.builder.asm(barriers.bar_sync(0, self.threads))
+        """Wait for every thread that runs the program together with this one."""
+        self.crew.meet()
+
+    def shared_place(self, value: Value) -> LV:
+        """Return where a buffer or an array of barriers begins, the warpgroup's own if it has one."""
+        pointer, number = self.builder.shared(self.shared.offsets[value]), self.crew.number
+        stride = self.shared.strides.get(value, 0)
+        if number is None or not stride:
+            return pointer
+        return self.builder.gep("i8", pointer, self.builder.mul(number, i32(stride)))
+
+    def scratch(self, offset_bytes: int = 0) -> LV:
+        """Return a place in the scratch, of which each warpgroup that runs the program has one."""
+        pointer = self.builder.shared(self.shared.scratch_offset_bytes + offset_bytes)
+        number = self.crew.number
+        if number is None:
+            return pointer
+        stride = i32(self.shared.scratch_stride_bytes)
+        return self.builder.gep("i8", pointer, self.builder.mul(number, stride))
 
 
 class Scratch:
@@ -330,7 +370,7 @@ class Scratch:
         self.emitter = emitter
         self.tile = tile
         self.type = MEMORY_TYPES[tile.dtype.name]
-        self.pointer = emitter.builder.shared(emitter.shared.scratch_offset_bytes)
+        self.pointer = emitter.scratch()
         emitter.shared.require_scratch(tile.elements * tile.dtype.bytes)
 
     def write(self, registers: Sequence[LV], layout: Layout) -> None:

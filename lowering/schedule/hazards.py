@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from astdsl.ir import ops
-from astdsl.ir.core import IN, Block, Module, Op, Value
+from astdsl.ir.core import IN, Block, Module, Op, Value, walk
 from astdsl.ir.rewrite import map_regions, with_ops
 from astdsl.lowering.schedule.build import Maker
 
@@ -28,17 +28,23 @@ class _Pending:
 
     reads: set[Value] = field(default_factory=set)
     writes: set[Value] = field(default_factory=set)
+    # Of memory that was only updated by atomics which give the same in any order: their kind.
+    updates: dict[Value, str] = field(default_factory=dict)
 
     def clear(self) -> None:
         self.reads.clear()
         self.writes.clear()
+        self.updates.clear()
 
     def copy(self) -> _Pending:
-        return _Pending(set(self.reads), set(self.writes))
+        return _Pending(set(self.reads), set(self.writes), dict(self.updates))
 
     def join(self, other: _Pending) -> None:
         self.reads |= other.reads
         self.writes |= other.writes
+        for ref, kind in other.updates.items():
+            if self.updates.setdefault(ref, kind) != kind:
+                self.writes.add(ref)
 
 
 def order_accesses(launch: ops.Launch, module: Module, apart: Iterable[Op]) -> ops.Launch:
@@ -47,18 +53,20 @@ def order_accesses(launch: ops.Launch, module: Module, apart: Iterable[Op]) -> o
     `apart` are stores that never touch an element twice, nor one that the block reads.
     """
     constant = {p.value for p in module.params if p.role == IN}
-    walk = _Walk(constant, set(apart))
-    return map_regions(launch, lambda region: _of_body(walk, region, launch))
+    used = {v for op in walk(launch.body) for v in op.operands}
+    ordering = _Walk(constant, set(apart), used)
+    return map_regions(launch, lambda region: _of_body(ordering, region, launch))
 
 
-def _of_body(walk: _Walk, region: Block, launch: ops.Launch) -> Block:
-    return walk.block(region, _Pending()) if region is launch.body else region
+def _of_body(ordering: _Walk, region: Block, launch: ops.Launch) -> Block:
+    return ordering.block(region, _Pending()) if region is launch.body else region
 
 
 class _Walk:
-    def __init__(self, constant: set[Value], apart: set[Op]) -> None:
+    def __init__(self, constant: set[Value], apart: set[Op], used: set[Value]) -> None:
         self.constant = constant
         self.apart = apart
+        self.used = used
 
     def block(self, block: Block, pending: _Pending) -> Block:
         made: list[Op] = []
@@ -70,22 +78,41 @@ class _Walk:
         return with_ops(block, made)
 
     def _conflicts(self, op: Op, pending: _Pending) -> bool:
-        if isinstance(op, ops.Load):
-            return op.ref in pending.writes
-        if isinstance(op, ops.Store) and op not in self.apart:
-            return op.ref in pending.writes or op.ref in pending.reads
+        if isinstance(op, (ops.Load, ops.Gather)):
+            return op.ref in pending.writes or op.ref in pending.updates
+        if isinstance(op, ops.Atomic):
+            return op.ref in pending.writes | pending.reads or not self._commutes(op, pending)
+        if isinstance(op, (ops.Store, ops.Scatter)) and op not in self.apart:
+            return op.ref in pending.writes | pending.reads or op.ref in pending.updates
         return False
+
+    def _commutes(self, op: ops.Atomic, pending: _Pending) -> bool:
+        """Whether an update may happen before or after those that are pending, unseen."""
+        if op.ref not in pending.updates:
+            return True
+        is_unseen = op.result not in self.used
+        return is_unseen and op.kind in ops.COMMUTING and pending.updates[op.ref] == op.kind
 
     def _op(self, op: Op, pending: _Pending) -> Op:
         if isinstance(op, _BARRIERS):
             pending.clear()
-        elif isinstance(op, ops.Load) and op.ref not in self.constant:
+        elif isinstance(op, (ops.Load, ops.Gather)) and op.ref not in self.constant:
             pending.reads.add(op.ref)
-        elif isinstance(op, ops.Store):
+        elif isinstance(op, ops.Atomic):
+            # One whose result is used tells them apart from those that follow it.
+            pending.updates[op.ref] = "" if op.result in self.used else op.kind
+        elif isinstance(op, (ops.Store, ops.Scatter)):
             pending.writes.add(op.ref)
+        if isinstance(op, ops.Warps):
+            return self._warps(op, pending)
         if isinstance(op, ops.Loop):
             return self._loop(op, pending)
         return self._branches(op, pending) if op.regions else op
+
+    def _warps(self, op: ops.Warps, pending: _Pending) -> Op:
+        """Enter warps that meet before and after: between, each orders what it does itself."""
+        pending.clear()
+        return map_regions(op, lambda region: self.block(region, _Pending()))
 
     def _branches(self, op: Op, pending: _Pending) -> Op:
         before = pending.copy()

@@ -27,6 +27,7 @@ from astdsl.lowering.schedule.revisits import separate_revisits
 from astdsl.lowering.schedule.roles import choose_warpgroups
 from astdsl.lowering.schedule.splits import split_pipelines
 from astdsl.lowering.schedule.streams import stream_large_tiles, stream_whole_kernel
+from astdsl.lowering.schedule.warpgroups import check_warpgroups, keep_apart
 from astdsl.lowering.target import Target
 from astdsl.passes import eliminate_dead_code
 
@@ -37,6 +38,9 @@ FAMILIES = (products, rings, stores)
 def schedule(module: Module, target: Target) -> Module:
     """Return the module with its pipelines turned into launches, phases, copies and waits."""
     check_outputs(module)
+    if module.warpgroups:
+        formed = form_launches(hoist_assertions(module))
+        return _each_launch(formed, lambda launch: _schedule_launch(launch, formed, target))
     opened = take_pipelines_out_of_branches(hoist_assertions(module))
     formed = form_launches(stream_whole_kernel(split_pipelines(opened)))
     # Streaming leaves the large loads behind without users.
@@ -59,12 +63,17 @@ def _schedule_launch(launch: ops.Launch, module: Module, target: Target) -> ops.
             maker.add_op(ops.WaitGroup(span=launch.span, pending=0))
     body = Maker(launch.span)
     body.ops = [*scheduler.allocations.ops, *maker.ops]
-    warpgroups = choose_warpgroups(launch.body, target)
+    if launch.per_warpgroup:
+        check_warpgroups(launch, target)
+    warpgroups = choose_warpgroups(launch, target)
     done = replace_fields(launch, body=body.block(args=launch.body.args), warpgroups=warpgroups)
+    if done.per_warpgroup:
+        made = (v for op in scheduler.allocations.ops for v in op.results)
+        done = keep_apart(done, made, target)
     ordered = order_accesses(done, module, _apart(done))
     if scheduler.trip_counts:
         # What does not fit is refused before its slots are run through, one by one.
-        plan_shared(ordered.body, target)
+        plan_shared(ordered.body, target, ordered.warpgroups if ordered.per_warpgroup else 1)
         check_protocol(ordered.body, scheduler.trip_counts)
     return ordered
 
@@ -72,7 +81,7 @@ def _schedule_launch(launch: ops.Launch, module: Module, target: Target) -> ops.
 def _written_before(launch: ops.Launch, module: Module) -> set[Value]:
     """Return the arrays that earlier launches write."""
     earlier = Block(ops=module.body.ops[: module.body.ops.index(launch)])
-    return {op.ref for op in walk(earlier) if isinstance(op, (ops.Store, ops.CopyOut))}
+    return {op.ref for op in walk(earlier) if isinstance(op, ops.WRITERS)}
 
 
 def _apart(launch: ops.Launch) -> list[Op]:

@@ -25,12 +25,12 @@ from astdsl.errors import BadPipeline, UnsupportedFeature
 from astdsl.ir import ops
 from astdsl.ir.core import Block, Module, Op, Value
 from astdsl.ir.ops.control import yielded
-from astdsl.ir.rewrite import clone_op, replace_body
+from astdsl.ir.rewrite import clone_op, replace_body, replace_fields
 from astdsl.ir.types import INDEX
 from astdsl.lowering.host import known_on_host
 from astdsl.lowering.schedule.build import Maker
 from astdsl.lowering.schedule.independence import spread_axes
-from astdsl.lowering.schedule.segments import Segment, cut
+from astdsl.lowering.schedule.segments import Segment, cut, cut_grids
 from astdsl.lowering.windows import Form, Forms
 
 # What stands outside of launches in a scheduled kernel.
@@ -50,9 +50,16 @@ def form_launches(module: Module) -> Module:
         of_the_call, {*module.body.args, *(v for op in host for v in op.results)}
     )
     launches = _Launches(module, body, Forms(module.body))
-    made = [launches.make(segment) for segment in launches.segments]
+    made = [_placed(launches.make(segment), module) for segment in launches.segments]
     every = (*host, *of_the_call, *launches.scratch.values(), *made)
     return replace_body(module, Block(args=module.body.args, ops=every))
+
+
+def _placed(launch: ops.Launch, module: Module) -> ops.Launch:
+    """Say who runs a launch, where that is the program's choice."""
+    if not module.warpgroups:
+        return launch
+    return replace_fields(launch, warpgroups=module.warpgroups, per_warpgroup=True)
 
 
 def _require_known_extents(of_the_call: Iterable[Op], known: set[Value]) -> None:
@@ -77,7 +84,8 @@ class _Launches:
 
     def __post_init__(self) -> None:
         whole = Segment(tuple(range(len(self.body))), (), (), is_spread=False)
-        self.segments = cut(self.body) or [whole]
+        cut_up = cut_grids if self.module.warpgroups else cut
+        self.segments = cut_up(self.body) or [whole]
         received = (v for segment in self.segments for v in segment.received)
         self.scratch = {v: self._scratch(v) for v in received}
 

@@ -35,22 +35,26 @@ ELEMENTARY = (
 )
 
 
-def choose_warpgroups(body: Block, target: Target) -> int:
-    """Return the number of warpgroups of a block; refuse a tile that no number can hold."""
+def choose_warpgroups(launch: ops.Launch, target: Target) -> int:
+    """Return the number of warpgroups of a block; refuse a tile that no number can hold.
+
+    Where each of them runs the program itself, the program says how many, and each holds its tiles.
+    """
+    body = launch.body
     dots = [op for op in walk(body) if isinstance(op, ops.Dot)]
     products = {op.result.tile.shape for op in dots}
     sizes = [(op, _registers(v.tile, products, target)) for op, v in _held(body)]
     largest, registers = max(sizes, key=lambda size: size[1], default=(None, 0))
     works = any(isinstance(op, ELEMENTARY) for op in walk(body))
     limit = TILE_REGISTERS if dots and not works else COMFORTABLE_REGISTERS
-    groups = 1
-    while registers > limit * groups and groups < MOST_WARPGROUPS:
+    groups, most = 1, 1 if launch.per_warpgroup else MOST_WARPGROUPS
+    while registers > limit * groups and groups < most:
         if not _divides(dots, 2 * groups, target):
             break
         groups *= 2
     if largest is not None and registers > TILE_REGISTERS * groups:
         raise _too_large(largest, registers, groups)
-    return groups
+    return launch.warpgroups if launch.per_warpgroup else groups
 
 
 def _held(body: Block) -> Iterator[tuple[Op, Value]]:

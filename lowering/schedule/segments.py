@@ -58,6 +58,20 @@ def cut(body: Sequence[Op]) -> list[Segment]:
         acting |= pinned
 
 
+def cut_grids(body: Sequence[Op]) -> list[Segment]:
+    """Return the launches of a program that warpgroups run: each `parallel`, if there is one.
+
+    A block begins with what stands before.
+    """
+    grids = [
+        k for k, op in enumerate(body) if isinstance(op, ops.Pipeline) and ops.SPREAD in op.axes
+    ]
+    return [
+        Segment((k,), tuple(n for n in range(k) if n not in grids), (), is_spread=True)
+        for k in grids
+    ]
+
+
 def _acts(op: Op) -> bool:
     """Whether an operation is run once, and not by every launch that uses its results."""
     return isinstance(op, ops.Pipeline) or changes_memory(op)
@@ -135,10 +149,10 @@ class _Program:
         """Return what a launch must not recompute: it would read what was written meanwhile."""
         found = set()
         for k in segment.recomputed:
-            read = _touched(self.body[k], (ops.Load,))
+            read = _touched(self.body[k], ops.READERS)
             last = segment.acts[-1] if segment.is_spread else segment.acts[0] - 1
             between = (self.body[q] for q in acting if k < q <= last)
-            written = {ref for op in between for ref in _touched(op, (ops.Store, ops.CopyOut))}
+            written = {ref for op in between for ref in _touched(op, ops.WRITERS)}
             if read & written:
                 found.add(k)
         return found

@@ -211,14 +211,14 @@ class Issuer:
 class BlockState:
     """What one thread block owns: shared memory, barriers, and its issuers' work in flight.
 
-    `made` holds what is allocated once for all threads: by the operation, and how often a thread
-    has run it before.
+    `made` holds what is allocated once for all threads: by the operation, the warpgroup that has it
+    for itself, and how often a thread has run it before.
     """
 
     memories: list[Memory] = field(default_factory=list)
     barriers: list[Barrier] = field(default_factory=list)
     issuers: list[Issuer] = field(default_factory=lambda: [Issuer()])
-    made: dict[tuple[Op, int], Any] = field(default_factory=dict)
+    made: dict[tuple[Op, int, int], Any] = field(default_factory=dict)
 
     def readings(self) -> list[Reading]:
         """Return every asynchronous read that is not known to be complete."""
@@ -311,11 +311,15 @@ class Frame:
         return [replace(self, values=dict(self.values), warp=k) for k in range(WARPS)]
 
     def allocated(self, op: Op, make: Callable[[], Any]) -> Any:
-        """Return what an operation allocates: made by the first thread that runs it."""
+        """Return what an operation allocates: made by the first thread that runs it.
+
+        For what each warpgroup has for itself, by the first of the warpgroup.
+        """
         issuer = self.issuer
         number = issuer.allocated.get(op, 0)
         issuer.allocated[op] = number + 1
-        key = (op, number)
+        owner = self.warpgroup if getattr(op, "per_warpgroup", False) else 0
+        key = (op, owner, number)
         if key not in self.block.made:
             self.block.made[key] = make()
         return self.block.made[key]

@@ -11,12 +11,16 @@ from astdsl.ir.types import CONDITION, BarrierType, Type
 
 
 class AllocBarrier(Op):
-    """`count` mbarriers in shared memory, each completed by `arrivals` arrivals."""
+    """`count` mbarriers in shared memory, each completed by `arrivals` arrivals.
+
+    With `per_warpgroup`, each warpgroup that runs the program has its own.
+    """
 
     effect = ACTS
     count: int
     arrivals: int
     label: str = ""
+    per_warpgroup: bool = False
 
     def result_types(self) -> tuple[Type, ...]:
         return (BarrierType(self.count, self.arrivals),)

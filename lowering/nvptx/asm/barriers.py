@@ -124,6 +124,20 @@ def bar_sync(barrier: int, threads: int) -> AsmRow:
 
 
 @cache
+def bar_sync_at(threads: int) -> AsmRow:
+    """Make the row that waits at the named barrier that a register says.
+
+    ptxas reserves all sixteen barriers for it.
+    """
+    return AsmRow(
+        name="bar.sync.at",
+        text=f"bar.sync $barrier, {threads};",
+        effect=Effect.ACTS,
+        inputs={"barrier": "i32"},
+    )
+
+
+@cache
 def bar_arrive(barrier: int, threads: int) -> AsmRow:
     """Make the row that arrives at named barrier `barrier` without waiting."""
     return AsmRow(name="bar.arrive", text=f"bar.arrive {barrier}, {threads};", effect=Effect.ACTS)

@@ -12,7 +12,8 @@ from astdsl.ir import ops
 from astdsl.ir.core import Block, Value
 from astdsl.lowering.layout.registers import Layout
 from astdsl.lowering.nvptx.builder import Phi
-from astdsl.lowering.nvptx.function import Emitter, llvm_type, lowers
+from astdsl.lowering.nvptx.crew import own_warp
+from astdsl.lowering.nvptx.function import Emitter, llvm_type, lowers, lowers_tile
 from astdsl.lowering.nvptx.values import LV, Label, i64
 
 
@@ -176,3 +177,27 @@ def _counter_add(emitter: Emitter, op: ops.CounterAdd) -> None:
     builder, place = emitter.builder, emitter.extra[op.counter]
     total = builder.add(builder.load("i64", place, 8), emitter.scalar(op.amount))
     builder.store(total, place, 8)
+
+
+@lowers_tile(ops.WarpgroupId)
+def _warpgroup_id(emitter: Emitter, op: ops.WarpgroupId, layout: Layout) -> Sequence[LV]:
+    return (_crew_number(emitter),)
+
+
+@lowers_tile(ops.WarpId)
+def _warp_id(emitter: Emitter, op: ops.WarpId, layout: Layout) -> Sequence[LV]:
+    return (_crew_number(emitter),)
+
+
+def _crew_number(emitter: Emitter) -> LV:
+    number = emitter.crew.number
+    return i64(0) if number is None else emitter.builder.cast("zext", number, "i64")
+
+
+@lowers(ops.Warps)
+def _warps(emitter: Emitter, op: ops.Warps) -> None:
+    """Let the warps go their ways once the warpgroup is here, and meet again at the end."""
+    emitter.synchronise()
+    with emitter.run_by(own_warp(emitter.builder, emitter.crew, emitter.target)):
+        emitter.block(op.body)
+    emitter.synchronise()

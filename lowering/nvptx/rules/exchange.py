@@ -102,10 +102,9 @@ class Space:
 
 def spaces_for(emitter: Emitter, state: State, elements: int) -> list[Space]:
     """Share the scratch among the registers of a state, the widest first."""
-    start = emitter.shared.scratch_offset_bytes
     used_bytes, spaces = 0, {}
     for number, value in sorted(enumerate(state), key=lambda pair: -bits_of(pair[1].type)):
-        pointer = emitter.builder.shared(start + used_bytes)
+        pointer = emitter.scratch(used_bytes)
         spaces[number] = Space(emitter.builder, value.type, pointer)
         used_bytes += elements * spaces[number].element_bytes
     emitter.shared.require_scratch(used_bytes)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from astdsl.ir import ops
 from astdsl.lowering.nvptx.asm import barriers
+from astdsl.lowering.nvptx.asm.control import set_max_registers
 from astdsl.lowering.nvptx.function import Emitter, lowers
 from astdsl.lowering.nvptx.rules.control import placed
 from astdsl.lowering.nvptx.rules.memory import barrier_address
@@ -50,3 +51,8 @@ def _block_barrier(emitter: Emitter, op: ops.BlockBarrier) -> None:
 @lowers(ops.ProxyFence)
 def _proxy_fence(emitter: Emitter, op: ops.ProxyFence) -> None:
     emitter.builder.asm(barriers.FENCE_PROXY_ASYNC)
+
+
+@lowers(ops.SetMaxRegisters)
+def _set_max_registers(emitter: Emitter, op: ops.SetMaxRegisters) -> None:
+    emitter.builder.asm(set_max_registers(op.count, increase=op.increase))

@@ -1,0 +1,265 @@
+"""Kernels that are written for each warpgroup: roles by hand, with TMA, barriers and registers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from astdsl import (
+    SMEM,
+    Barrier,
+    In,
+    Out,
+    axis_index,
+    axis_size,
+    barrier_arrive,
+    barrier_test,
+    barrier_wait,
+    cdiv,
+    commit_smem,
+    copy_gmem_to_smem,
+    copy_smem_to_gmem,
+    ds,
+    f16,
+    f32,
+    i32,
+    kernel,
+    num_programs,
+    parallel,
+    pipeline,
+    program_id,
+    set_max_registers,
+    tile,
+    wait_smem_to_gmem,
+    warp_id,
+    warpgroup_id,
+    when,
+    zeros,
+)
+from tests.witnesses import agree
+
+RNG = np.random.default_rng(7)
+HALVES = RNG.normal(size=(512, 512)).astype(np.float16)
+X, Y = RNG.normal(size=(2, 256, 256)).astype(np.float32)
+
+
+@kernel(warpgroups=3)
+def copied(x: In[f16, "M N"], o: Out[f16, "M N"], *, bm=64, bn=32, stages=2, repeats=10):
+    m, n = x.shape
+    with parallel(cdiv(m, bm), names=("m",)) as i:
+        ring = SMEM((stages, bm, bn), f16)
+        full = Barrier(num_barriers=stages)
+        empty = Barrier(num_arrivals=2, num_barriers=stages)
+        columns = cdiv(n, bn)
+        steps = columns * repeats
+        if warpgroup_id() == 0:
+            set_max_registers(40, action="decrease")
+            if warp_id() == 0:
+                for k in range(steps):
+                    slot = k % stages
+                    if k >= stages:
+                        barrier_wait(empty[slot])
+                    window = x.at[tile(i, bm), tile(k % columns, bn)]
+                    copy_gmem_to_smem(window, ring.at[slot], full[slot])
+        else:
+            set_max_registers(232, action="increase")
+            half = bm // 2
+            own = (warpgroup_id() - 1) * half
+            for k in range(steps):
+                slot = k % stages
+                barrier_wait(full[slot])
+                o[ds(i * bm + own, half), tile(k % columns, bn)] = ring[slot, ds(own, half), :]
+                barrier_arrive(empty[slot])
+
+
+@pytest.mark.parametrize("stages", [2, 3])
+def test_a_memory_warpgroup_feeds_two_that_copy(stages: int) -> None:
+    x = HALVES[:128, :128]
+    assert np.array_equal(agree(copied, lambda: [x], stages=stages, repeats=2), x)
+
+
+@pytest.mark.parametrize("stages", [2, 3])
+def test_a_ring_goes_round_ten_times(stages: int) -> None:
+    given = copied.on("emulator")(HALVES, stages=stages)
+    assert np.array_equal(given, HALVES)
+
+
+@kernel(warpgroups=3)
+def added(x: In[f32, "M N"], y: In[f32, "M N"], o: Out[f32, "M N"], *, bm=64, bn=32, stages=2):
+    m, n = x.shape
+    with parallel(cdiv(m, bm)) as i:
+        xs, ys = SMEM((stages, bm, bn), f32), SMEM((stages, bm, bn), f32)
+        sums = SMEM((2, bm // 2, bn), f32)
+        full = Barrier(num_arrivals=2, num_barriers=stages)
+        empty = Barrier(num_arrivals=2, num_barriers=stages)
+        w, steps, half = warpgroup_id(), cdiv(n, bn), bm // 2
+        if w == 2:
+            for k in range(steps):
+                slot = k % stages
+                if k >= stages:
+                    barrier_wait(empty[slot])
+                copy_gmem_to_smem(x.at[tile(i, bm), tile(k, bn)], xs.at[slot], full[slot])
+                copy_gmem_to_smem(y.at[tile(i, bm), tile(k, bn)], ys.at[slot], full[slot])
+        else:
+            own = ds(w * half, half)
+            for k in range(steps):
+                slot = k % stages
+                barrier_wait(full[slot])
+                total = xs[slot, own, :] + ys[slot, own, :]
+                barrier_arrive(empty[slot])
+                wait_smem_to_gmem(0, wait_read_only=True)
+                sums[w] = total
+                commit_smem()
+                copy_smem_to_gmem(sums.at[w], o.at[ds(i * bm + w * half, half), tile(k, bn)])
+            wait_smem_to_gmem(0)
+
+
+@pytest.mark.parametrize("stages", [2, 3])
+def test_two_compute_warpgroups_add_and_store_by_tma(stages: int) -> None:
+    x, y = X[:128], Y[:128]
+    assert np.array_equal(agree(added, lambda: [x, y], stages=stages), x + y)
+
+
+def test_the_addition_of_256_by_256() -> None:
+    assert np.array_equal(added.on("emulator")(X, Y), X + Y)
+
+
+@kernel(warpgroups=2)
+def reduced(x: In[f32, "M N"], o: Out[f32, "2 N"], *, b=16):
+    m, n = x.shape
+    w = warpgroup_id()
+    with parallel(cdiv(n, 128), names=("n",)):
+        total = zeros((128,), f32)
+        with pipeline(cdiv(m, 2 * b)) as k:
+            total += x[tile(2 * k + w, b), tile(program_id(0), 128)].sum(axis=0)
+        o[w, tile(axis_index("n"), 128)] = total
+
+
+def test_each_warpgroup_runs_a_pipeline_with_a_ring_of_its_own() -> None:
+    x = X[:96].round()
+    halves = x.reshape(3, 2, 16, 256).sum(axis=(0, 2))
+    assert np.array_equal(agree(reduced, lambda: [x]), halves)
+
+
+@kernel(warpgroups=2)
+def turned(x: In[f32, "64 64"], o: Out[f32, "2 64 64"]):
+    w = warpgroup_id()
+    mine = x[...] + w.astype(f32)
+    o[w, :, :] = mine.T + mine.max(axis=1)[:, None] - mine.sum(axis=0)[None, :]
+
+
+def test_conversions_and_reductions_of_two_warpgroups_do_not_meet() -> None:
+    x = X[:64, :64].round()
+    mine = np.stack([x, x + 1])
+    expected = mine.transpose(0, 2, 1) + mine.max(axis=2)[:, :, None] - mine.sum(axis=1)[:, None, :]
+    assert np.array_equal(agree(turned, lambda: [x]), expected)
+
+
+@kernel(warpgroups=2)
+def warps_side_by_side(x: In[f32, "4 32"], o: Out[f32, "4 32"]):
+    rows, full, counts = SMEM((4, 32), f32), Barrier(num_barriers=4), SMEM((4,), i32)
+    if warpgroup_id() == 0:
+        mine = warp_id()
+        if mine < 2:
+            copy_gmem_to_smem(x.at[mine, :], rows.at[mine], full[mine])
+            counts[mine] = mine + 10
+        if mine >= 2:
+            copy_gmem_to_smem(x.at[mine, :], rows.at[mine], full[mine])
+            counts[mine] = mine + 20
+    else:
+        for k in range(4):
+            barrier_wait(full[k])
+            o[k, :] = rows[k, :]
+
+
+def test_the_warps_of_a_warpgroup_run_side_by_side() -> None:
+    x = X[:4, :32]
+    assert np.array_equal(agree(warps_side_by_side, lambda: [x]), x)
+
+
+@kernel(warpgroups=2)
+def ping_pong(x: In[f32, "S 64"], o: Out[f32, "S 64"], *, slots=2):
+    """Two warpgroups take turns with the slots of one ring, each names what it waits for."""
+    s, _ = x.shape
+    ring = SMEM((slots, 64), f32)
+    full, empty = Barrier(num_barriers=slots), Barrier(num_barriers=slots)
+    w = warpgroup_id()
+    for k in range(s):
+        slot, round_ = k % slots, k // slots
+        if w == 0:
+            if warp_id() == 0:
+                if k >= slots:
+                    barrier_wait(empty[slot], completion=round_ - 1)
+                copy_gmem_to_smem(x.at[k, :], ring.at[slot], full[slot])
+        else:
+            barrier_wait(full[slot], completion=round_)
+            o[k, :] = ring[slot, :] * 2
+            barrier_arrive(empty[slot])
+
+
+@pytest.mark.parametrize("steps", [1, 2, 3, 5])
+def test_a_wait_names_the_completion(steps: int) -> None:
+    assert np.array_equal(agree(ping_pong, lambda: [X[:steps, :64]]), X[:steps, :64] * 2)
+
+
+@kernel(warpgroups=2)
+def spun(x: In[f32, "64"], o: Out[f32, "64"]):
+    row, full = SMEM((64,), f32), Barrier()
+    if warpgroup_id() == 0:
+        copy_gmem_to_smem(x.at[...], row, full)
+    else:
+        while not barrier_test(full):
+            pass
+        barrier_wait(full)
+        o[...] = row[...]
+
+
+def test_a_test_of_a_barrier_does_not_wait() -> None:
+    assert np.array_equal(agree(spun, lambda: [X[0, :64]]), X[0, :64])
+
+
+@kernel(warpgroups=2)
+def placed(o: Out[i32, "3 2 8"]):
+    with parallel(range(2, 8, 2), 2, names=("a", "b")):
+        a, b = program_id(0), axis_index("b")
+        if axis_index("wg") == 1:
+            o[a, b, 0:2] = zeros((2,), i32) + a * 10 + b
+        else:
+            o[a, b, 2:4] = zeros((2,), i32) + num_programs(0)
+            o[a, b, 4:8] = zeros((4,), i32) + axis_size("b") * axis_size("wg")
+
+
+def test_axes_are_known_by_number_and_by_name() -> None:
+    found = agree(placed, lambda: [])
+    assert found[:, :, 0].tolist() == [[0, 1], [10, 11], [20, 21]]
+    assert found[0, 0].tolist() == [0, 0, 3, 3, 4, 4, 4, 4]
+
+
+@kernel
+def guarded(x: In[f32, "N"], yes: i32, o: Out[f32, "N"]):
+    with parallel(cdiv(x.shape[0], 64)) as i:
+        value = x[tile(i, 64)]
+
+        @when(yes > 0)
+        def _():
+            nonlocal value
+            value = value + 1
+
+        @when(True)
+        def _():
+            o[tile(i, 64)] = value
+
+
+@pytest.mark.parametrize("yes", [0, 1])
+def test_when_is_an_if(yes: int) -> None:
+    assert np.array_equal(agree(guarded, lambda: [X[0], yes]), X[0] + yes)
+
+
+@pytest.mark.parametrize("target", ["sm_90a", "sm_100a"])
+def test_registers_are_traded(target: str) -> None:
+    lowered: Any = copied.lower(HALVES, target=target)
+    assert "setmaxnreg.dec.sync.aligned.u32 40" in lowered.ptx
+    assert "setmaxnreg.inc.sync.aligned.u32 232" in lowered.ptx
+    assert ".minnctapersm 1" in lowered.ptx
