@@ -346,7 +346,7 @@ class Emitter:
         self.crew.meet()
 
     def shared_place(self, value: Value) -> LV:
-        """Return where a buffer or an array of barriers begins, the warpgroup's own if it has one."""
+        """Return where a buffer or an array of barriers begins: the warpgroup's if it has one."""
         pointer, number = self.builder.shared(self.shared.offsets[value]), self.crew.number
         stride = self.shared.strides.get(value, 0)
         if number is None or not stride:
