@@ -9,7 +9,7 @@ from astdsl.errors import ShapeMismatch, TypeMismatch, UnsupportedFeature
 from astdsl.ir import ops
 from astdsl.ir.core import Value
 from astdsl.ir.dtypes import DType, bf16, f16, f32, f64, i8, i32, u8
-from astdsl.lang.elementwise import binary, convert, meet, settle, sources
+from astdsl.lang.elementwise import binary, constant, convert, meet, settle, sources
 from astdsl.lang.masks import masked
 from astdsl.lang.ragged import LOST, ZERO, Edges, HalfSpace
 from astdsl.lang.rows import ADD
@@ -111,6 +111,8 @@ def _require_ranks(a: Tile, b: Tile) -> None:
 
 
 def _product(a: Tile, b: Tile, dtypes: tuple[DType, DType]) -> Tile:
+    if 0 in (*a.shape, *b.shape):
+        return Tile(constant(0, (a.shape[0], b.shape[1]), SUMMED_IN[dtypes[0]]))
     pairs = {
         "a": {replace(h, axis=0): s for h, s in a.edges.outside.items() if h.axis == 1},
         "b": {h: s for h, s in b.edges.outside.items() if h.axis == 0},

@@ -80,9 +80,7 @@ def _require_inside(op: ops.Window, memory: Memory, frame: Frame, inside: Place)
         )
 
 
-def read(
-    op: Op, memory: Memory, place: Place, frame: Frame, *, is_update: bool = False
-) -> Array:
+def read(op: Op, memory: Memory, place: Place, frame: Frame, *, is_update: bool = False) -> Array:
     """Return elements of memory, which must be written; atomics keep their own account."""
     if memory.written is not None and not memory.written[place].all():
         raise _unwritten(op, memory, place)

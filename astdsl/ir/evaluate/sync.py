@@ -10,9 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from astdsl.errors import ProtocolError
 from astdsl.ir import ops
-from astdsl.ir.evaluate.memory import fence, join
+from astdsl.ir.evaluate.memory import barrier_of, fence, join
 from astdsl.ir.evaluate.state import Barrier, Blocked, Frame, Run, Waiting
 from astdsl.ir.evaluate.table import evaluates
 
@@ -28,27 +27,14 @@ def _new_barriers(op: ops.AllocBarrier, frame: Frame) -> list[Barrier]:
     return made
 
 
-def _barrier(op: Any, frame: Frame) -> Barrier:
-    barriers: list[Barrier] = frame[op.barrier]
-    index = frame.number(op.index)
-    if not 0 <= index < len(barriers):
-        raise ProtocolError(
-            f"barrier {index} of an array of {len(barriers)}",
-            (op.span, ""),
-            (barriers[0].span, "made here"),
-            help=f"indices go from 0 to {len(barriers) - 1}",
-        )
-    return barriers[index]
-
-
 @evaluates(ops.BarrierArrive)
 def _arrive(op: ops.BarrierArrive, frame: Frame) -> None:
-    _barrier(op, frame).arrive(op.span)
+    barrier_of(op, frame).arrive(op.span)
 
 
 @evaluates(ops.BarrierWait)
 def _wait(op: ops.BarrierWait, frame: Frame) -> Run:
-    barrier, parity = _barrier(op, frame), frame.number(op.parity)
+    barrier, parity = barrier_of(op, frame), frame.number(op.parity)
     blocked = _blocked(op, barrier, frame)
     while not barrier.is_complete(parity):
         yield blocked
@@ -61,7 +47,7 @@ def _blocked(op: Any, barrier: Barrier, frame: Frame, *, is_test: bool = False) 
 
 @evaluates(ops.BarrierTest)
 def _test(op: ops.BarrierTest, frame: Frame) -> Run:
-    barrier, parity = _barrier(op, frame), frame.number(op.parity)
+    barrier, parity = barrier_of(op, frame), frame.number(op.parity)
     if not barrier.is_complete(parity):  # let the others have a turn
         yield _blocked(op, barrier, frame, is_test=True)
     is_complete = barrier.is_complete(parity)

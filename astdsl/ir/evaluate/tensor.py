@@ -95,7 +95,7 @@ def _shared_dot(op: ops.SharedDot, frame: Frame) -> Array:
     tiles = []
     for ref, slot, is_transposed in _operand_sides(op):
         memory: Memory = frame[ref]
-        tile = read(op, memory, slot_place(memory, frame.numbers(slot)), frame)
+        tile = read(op, memory, slot_place(op, memory, frame.numbers(slot)), frame)
         tile = tile.reshape(tile.shape[len(slot) :])
         tiles.append(tile.T if is_transposed else tile)
     return matrix_product(tiles[0], tiles[1], op.a.ref.dtype, op.dtype)
@@ -108,7 +108,7 @@ def _matrix_multiply(op: ops.MatrixMultiply, frame: Frame) -> None:
     sources: list[tuple[Memory, Place]] = []
     for ref, slot, is_transposed in _operand_sides(op):
         memory: Memory = frame[ref]
-        place = slot_place(memory, frame.numbers(slot))
+        place = slot_place(op, memory, frame.numbers(slot))
         tile = read(op, memory, place, frame)
         require_visible(op, memory, place)
         tile = tile.reshape(tile.shape[len(slot) :])

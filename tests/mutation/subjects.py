@@ -1,0 +1,121 @@
+"""The kernels that are mutated, and the small arguments that each one is run with.
+
+Invariant: the numbers are small whole ones, so that sums are exact in any order.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+LARGEST = 3
+Array: TypeAlias = np.ndarray[Any, Any]
+Function: TypeAlias = ast.FunctionDef
+Geometry: TypeAlias = tuple[str, tuple[int, ...]]
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A kernel of a file, and the arrays that it reads and writes; `edits` make its tiles small."""
+
+    file: str
+    kernel: str
+    arrays: tuple[Geometry, ...]
+    output: Geometry
+    edits: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def name(self) -> str:
+        """The file and the kernel, as the command line writes them."""
+        return f"{self.file}:{self.kernel}"
+
+    @cached_property
+    def text(self) -> str:
+        """The file's text, with small tiles."""
+        text = (ROOT / self.file).read_text(encoding="utf-8")
+        for old, new in self.edits:
+            assert old in text, f"{self.file} has no `{old}` any more"
+            text = text.replace(old, new)
+        return text
+
+    @cached_property
+    def lines(self) -> list[range]:
+        """The lines of the kernel and of the helpers that the file's kernels share."""
+        functions = [f for f in ast.parse(self.text).body if isinstance(f, Function)]
+        chosen = [f for f in functions if f.name == self.kernel or _is_helper(f)]
+        return [range(_first_line(f), (f.end_lineno or f.lineno) + 1) for f in chosen]
+
+    def arguments(self, seed: int) -> list[Array]:
+        """Return fresh inputs."""
+        random = np.random.default_rng(seed)
+        return [
+            random.integers(-LARGEST, LARGEST, shape, endpoint=True).astype(dtype)
+            for dtype, shape in self.arrays
+        ]
+
+    def output_array(self) -> Array:
+        """Return a fresh output: what a kernel does not write stays as it is."""
+        dtype, shape = self.output
+        return np.full(shape, -1, dtype)
+
+
+def _is_helper(function: Function) -> bool:
+    is_kernel = bool(function.decorator_list) or bool(function.args.kwonlyargs)
+    return not is_kernel and function.name != "main"
+
+
+def _first_line(function: Function) -> int:
+    return min([function.lineno, *(d.lineno for d in function.decorator_list)])
+
+
+_MATRICES: tuple[Geometry, ...] = (("f2", (70, 40)), ("f2", (40, 20)))
+_PRODUCT: Geometry = ("f4", (70, 20))
+_IMAGE: Geometry = ("f4", (20, 40))
+_ROWS: Geometry = ("f4", (64, 128))
+_TALL: Geometry = ("f4", (128, 32))
+_LINE: Geometry = ("f4", (300,))
+_TABLE: Geometry = ("f4", (9, 30))
+_SMALL_PRODUCT = (("bm=128", "bm=64"), ("bn=128", "bn=16"), ("bk=64", "bk=16"))
+_BIAS = tuple((f"    {old},", f"    {new},") for old, new in _SMALL_PRODUCT)
+_SMALL_SUM = (("bm=64, bn=128", "bm=8, bn=16"),)
+_HALF_ROWS = (("rows=128", "rows=64"),)
+_ADD, _SUM = "examples/tutorial/01_add.py", "examples/tutorial/02_reduction.py"
+_DOUBLE = "examples/tutorial/03_double_buffering.py"
+_GELU = "examples/matmul_bias_gelu.py"
+
+SUBJECTS = (
+    Subject("examples/matmul.py", "matmul", _MATRICES, _PRODUCT, _SMALL_PRODUCT),
+    Subject(_GELU, "matmul_bias_gelu", (*_MATRICES, ("f4", (20,))), ("f2", (70, 20)), _BIAS),
+    Subject("examples/prefix_sum.py", "prefix_sum", (_LINE,), _LINE, (("b=1024", "b=128"),)),
+    Subject("examples/softmax.py", "softmax", (_TABLE,), _TABLE, (("bn=1024", "bn=32"),)),
+    Subject(_ADD, "add_whole", (_IMAGE, _IMAGE), _IMAGE),
+    Subject(_ADD, "add", (_IMAGE, _IMAGE), _IMAGE, _SMALL_SUM),
+    Subject(_SUM, "sum0", (("f4", (3, 20, 40)),), _IMAGE, _SMALL_SUM),
+    Subject(_DOUBLE, "copy_tile", (_ROWS,), _ROWS),
+    Subject(_DOUBLE, "increment", (("f4", (70, 40)),), ("f4", (70, 40)), _HALF_ROWS),
+    Subject(_DOUBLE, "increment_by_hand", (_TALL,), _TALL, _HALF_ROWS),
+    Subject(
+        "bench/kernels.py", "add", (_IMAGE, _IMAGE), _IMAGE, (("bm=64, bn=64", "bm=8, bn=16"),)
+    ),
+    Subject("bench/kernels.py", "matmul", _MATRICES, _PRODUCT, _SMALL_PRODUCT),
+)
+
+
+def kernels_of_the_repository() -> Iterator[str]:
+    """Yield each kernel of the examples and of the benchmarks, as `file:kernel`."""
+    for path in sorted([*(ROOT / "examples").rglob("*.py"), ROOT / "bench/kernels.py"]):
+        for function in ast.parse(path.read_text(encoding="utf-8")).body:
+            if isinstance(function, Function) and not _is_plain(function, path):
+                yield f"{path.relative_to(ROOT).as_posix()}:{function.name}"
+
+
+def _is_plain(function: Function, path: Path) -> bool:
+    """Whether a function is no kernel; those of bench/kernels.py are made kernels by others."""
+    return path.parent.name != "bench" and not function.decorator_list
