@@ -76,6 +76,13 @@ def check_outputs(module: Module) -> None:
     check(module)
 
 
+def place_assertions(module: Module) -> Module:
+    """Move the assertions that the host checks out of blocks; the others are the device's."""
+    from astdsl.lowering.schedule.assertions import hoist_assertions
+
+    return hoist_assertions(module)
+
+
 def compile_module(module: Module, target: str) -> Compiled:
     """Lower a module to PTX for a target."""
     from astdsl.lowering.compiler import compile_module as lower

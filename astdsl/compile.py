@@ -14,6 +14,7 @@ from astdsl.backend import Compiled, Cubin
 from astdsl.frontend.trace import Traced, TracedArgument, trace_kernel
 from astdsl.ir.core import Module
 from astdsl.ir.dtypes import DType
+from astdsl.ir.evaluate.rehearsal import rehearse
 from astdsl.ir.passes import run_passes
 from astdsl.ir.types import RefType, TileType, scalar
 from astdsl.lang.tracing import NeedsConstant
@@ -60,7 +61,10 @@ class RequestedArgument:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A kernel to be compiled: the function, its arguments, its constants."""
+    """A kernel to be compiled: the function, its arguments, its constants.
+
+    One that `is_checked` is rehearsed for the shapes of its arguments, if it is written by hand.
+    """
 
     function: FunctionType
     name: str
@@ -68,6 +72,7 @@ class Request:
     constants: dict[str, Any]
     constants_key: tuple[Any, ...]
     warpgroups: int = 0
+    is_checked: bool = True
 
     @property
     def key(self) -> tuple[Any, ...]:
@@ -153,11 +158,13 @@ class Programs:
 
 
 def build(request: Request) -> Program:
-    """Trace a request, run the standard passes, and check what it does with its outputs."""
+    """Trace a request, run the standard passes, place assertions, check what is done to outputs."""
     traced, static = trace_with_constants(request)
-    module = run_passes(traced.module, STANDARD)
+    module = backend.place_assertions(run_passes(traced.module, STANDARD))
     backend.check_outputs(module)
     shapes = {a.name: a.geometry.shape for a in request.arguments if a.geometry}
+    if request.is_checked:
+        rehearse(module, shapes)
     extents = {(name, axis): shapes[name][axis] for name, axis in static}
     return Program(traced, module, extents)
 

@@ -115,6 +115,20 @@ class Scratch:
 
 
 @dataclass(frozen=True, slots=True)
+class Report:
+    """What a running block may say: a `print`, or that an assertion does not hold.
+
+    The values of a print, each of a shape and a dtype, stand between its `pieces`; the one piece
+    of an assertion is its message.
+    """
+
+    pieces: tuple[str, ...]
+    values: tuple[tuple[tuple[int, ...], DType], ...]
+    span: Span
+    is_assertion: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Entry:
     """One launch: the entry `name` of the PTX, its parameters in order, `grid` blocks on x."""
 
@@ -129,10 +143,22 @@ class Entry:
 class LaunchPlan:
     """How to launch a compiled kernel: its entries one after the other, each when the last is done.
 
-    Slots count the kernel's parameters and then `scratch`.
+    Slots count the kernel's parameters, then `scratch`, and then the log, an array of u32 in which
+    blocks write what they say, each of `reports` by its number; without reports there is none.
     """
 
     target: str
     entries: tuple[Entry, ...]
     scratch: tuple[Scratch, ...] = ()
     checks: tuple[Check, ...] = ()
+    reports: tuple[Report, ...] = ()
+
+
+# The log begins with the number of words that are taken, and that of words that there are. A
+# record is so many words, the report's number, the value's (an assertion has none), the block, the
+# first of the threads that run the statement together, the thread counted from there, and for each
+# element its place in the tile, row-major, or NO_ELEMENT, and its bits, the low word first.
+LOG_HEAD_WORDS = 2
+RECORD_HEAD_WORDS = 6
+ELEMENT_WORDS = 3
+NO_ELEMENT = 0xFFFFFFFF

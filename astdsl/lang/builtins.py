@@ -12,12 +12,14 @@ from functools import partial, reduce
 from typing import Any
 
 from astdsl.errors import UnsupportedFeature
+from astdsl.ir import ops
 from astdsl.ir.dtypes import FLOAT, boolean, f32, i32
 from astdsl.lang import arith, reductions, rows
 from astdsl.lang.control import kernel_range
 from astdsl.lang.elementwise import binary, cast
+from astdsl.lang.leaves import tiles
 from astdsl.lang.refs import Ref
-from astdsl.lang.tracing import fault
+from astdsl.lang.tracing import emit, fault
 from astdsl.lang.values import Tile
 
 
@@ -65,15 +67,46 @@ def _all(x: Any, **options: Any) -> Any:
     return reduce(partial(binary, rows.BIT_AND), map(_bool, x))
 
 
-def _print(*values: Any, **options: Any) -> None:
-    """Refuse: printing kernel values is not in this version."""
-    del options
-    raise fault(
-        UnsupportedFeature,
-        "`print` of kernel values is not in this version",
-        *[(v.value, f"{v} comes from here") for v in values if isinstance(v, Tile)],
-        help="store the values to an `Out`, and print that; `print(x.dtype, x.shape)` works",
-    )
+def _print(
+    *values: Any,
+    sep: str | None = " ",
+    end: str | None = "\n",
+    file: Any = None,
+    flush: bool = False,
+) -> None:
+    """Print one line when the kernel runs, in each block that gets there.
+
+    Tiles are written as NumPy writes arrays, long ones summarised; anything else as `str` says
+    while tracing. The order between blocks is unspecified. Raises UnsupportedFeature for `file`.
+    """
+    if file is not None or flush:
+        raise fault(
+            UnsupportedFeature,
+            "`print` of kernel values goes to the standard output, when the kernel is done",
+            help="leave `file` and `flush` out",
+        )
+    between, last = " " if sep is None else sep, "\n" if end is None else end
+    kernel_values, pieces = [], [""]
+    for number, value in enumerate(values):
+        pieces[-1] += between if number else ""
+        if isinstance(value, Tile):
+            kernel_values.append(value.value)
+            pieces.append("")
+        else:
+            pieces[-1] += _text(value)
+    pieces[-1] += last
+    emit(ops.Print, values=tuple(kernel_values), pieces=tuple(pieces))
+
+
+def _text(value: Any) -> str:
+    """Return the text of what is known while tracing; kernel values inside of it are not."""
+    if next(tiles(value), None) is not None:
+        raise fault(
+            UnsupportedFeature,
+            f"`print` takes kernel values one by one, and this is inside a {type(value).__name__}",
+            help="write each as an argument of its own: `print(a, b)`, or `print(*values)`",
+        )
+    return str(value)
 
 
 def _unless_keyed(python: Callable[..., Any], ours: Callable[..., Any]) -> Callable[..., Any]:

@@ -19,6 +19,7 @@ from astdsl.errors import DeviceError, DeviceUnavailable, did_you_mean
 from astdsl.ir.core import OUT, SCRATCH
 from astdsl.ir.launch import DimSlot, MapSlot, PointerSlot, ScalarSlot, Slot, StrideSlot
 from astdsl.records import dataclass
+from astdsl.runtime import reports
 from astdsl.runtime.artifact import Artifact
 from astdsl.runtime.classes import launch_strides
 from astdsl.runtime.launch import Argument, Counts, Launcher, array_of
@@ -95,6 +96,9 @@ class Emulator:
                 for each, shape in zip(plan.scratch, counts.scratch, strict=True)
             ]
             made = [scratch_array(each) for each in scratch]
+            log = reports.new_log() if plan.reports else None
+            if log is not None:
+                scratch, made = [*scratch, reports.log_argument()], [*made, log]
             every, memory = [*arguments, *scratch], [*memory, *made]
             addresses = [*values, *(x.__array_interface__["data"][0] for x in made)]
             unwritten = {i: Unwritten(x) for i, x in _unwritten(every, memory)}
@@ -108,8 +112,12 @@ class Emulator:
                         uninitialised=[x for i, x in unwritten.items() if i in passed],
                     )  # fmt: skip
                 except DeviceFault as fault:
+                    if log is not None:
+                        reports.deliver(log, plan.reports)
                     names = [every[slot.param].where.name for slot in entry.slots]
                     raise _device_error(fault, ptx, names) from None
+                if log is not None:
+                    reports.deliver(log, plan.reports)
 
         return launch
 

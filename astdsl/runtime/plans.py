@@ -19,6 +19,7 @@ from astdsl.ir.launch import (
     LaunchPlan,
     MapSlot,
     PointerSlot,
+    Report,
     ScalarSlot,
     Scratch,
     Slot,
@@ -67,17 +68,27 @@ def data_of(plan: LaunchPlan) -> dict[str, Any]:
             }
             for c in plan.checks
         ],
+        "reports": [
+            {
+                "pieces": list(r.pieces),
+                "values": [[list(shape), dtype.name] for shape, dtype in r.values],
+                "span": data_of_span(r.span),
+                "is_assertion": r.is_assertion,
+            }
+            for r in plan.reports
+        ],
     }
 
 
 def plan_of(data: Any) -> LaunchPlan:
     """Return the plan that data describe. Raises BadData."""
-    fields = fields_of(data, "target", "entries", "scratch", "checks")
+    fields = fields_of(data, "target", "entries", "scratch", "checks", "reports")
     return LaunchPlan(
         target=text(fields["target"]),
         entries=items(fields["entries"], _entry),
         scratch=items(fields["scratch"], _scratch),
         checks=items(fields["checks"], _check),
+        reports=items(fields["reports"], _report),
     )
 
 
@@ -183,6 +194,25 @@ def _check(data: Any) -> Check:
     return Check(
         expression_of(fields["condition"]), text(fields["message"]), span_of(fields["span"])
     )
+
+
+def _report(data: Any) -> Report:
+    fields = fields_of(data, "pieces", "values", "span", "is_assertion")
+    is_assertion = fields["is_assertion"]
+    report = Report(
+        items(fields["pieces"], text),
+        items(fields["values"], _value),
+        span_of(fields["span"]),
+        is_assertion is True,
+    )
+    if len(report.pieces) != len(report.values) + 1 or type(is_assertion) is not bool:
+        raise BadData("a report has text around every value")
+    return report
+
+
+def _value(data: Any) -> tuple[tuple[int, ...], DType]:
+    shape, dtype = sequence(data, 2)
+    return items(shape, count), dtype_of(dtype)
 
 
 def _data_of_slot(slot: Slot) -> list[Any]:

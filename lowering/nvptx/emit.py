@@ -6,7 +6,7 @@ Invariant: the order of `Entry.slots` is the order of the entry's parameters.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from astdsl.ir import ops
@@ -18,6 +18,7 @@ from astdsl.ir.launch import (
     LaunchPlan,
     MapSlot,
     PointerSlot,
+    Report,
     ScalarSlot,
     Scratch,
     Slot,
@@ -35,6 +36,7 @@ from astdsl.lowering.nvptx.entry import enter, leave
 from astdsl.lowering.nvptx.function import (
     MEMORY_TYPES,
     Emitter,
+    Log,
     MapKey,
     RefArgument,
     as_register,
@@ -67,8 +69,12 @@ def emit(module: Module, target: Target) -> Emitted:
     llvm = LlvmModule()
     name = kernel_name(module.name)
     names = [name] if len(launches) == 1 else [f"{name}_{n}" for n in range(1, len(launches) + 1)]
+    reports = {
+        op: number
+        for number, op in enumerate(op for op in walk(module.body) if isinstance(op, _REPORTS))
+    }
     emitted = [
-        _Launch(module, launch, params, target).emit(llvm, each, host)
+        _Launch(module, launch, params, target).emit(llvm, each, host, reports)
         for launch, each in zip(launches, names, strict=True)
     ]
     plan = LaunchPlan(
@@ -80,8 +86,22 @@ def emit(module: Module, target: Target) -> Emitted:
             for op in module.body.ops
             if isinstance(op, ops.Assert)
         ),
+        reports=tuple(map(_report, reports)),
     )
     return Emitted(llvm.text(), plan, tuple(shared for _, shared in emitted))
+
+
+# What a running block may say.
+_REPORTS = (ops.Print, ops.DeviceAssert)
+_LOG = "log."
+
+
+def _report(op: Op) -> Report:
+    if isinstance(op, ops.Print):
+        types = tuple((v.tile.shape, v.tile.dtype) for v in op.values)
+        return Report(op.pieces, types, op.span)
+    assert isinstance(op, ops.DeviceAssert), f"{op} says nothing"
+    return Report((op.message,), (), op.span, is_assertion=True)
 
 
 def _scratch_param(number: int, op: ops.AllocGmem) -> Param:
@@ -110,28 +130,33 @@ class _Launch:
         self.runners = launch.warpgroups if launch.per_warpgroup else 0
         self.shared = plan_shared(self.program, target, max(1, self.runners))
 
-    def emit(self, llvm: LlvmModule, name: str, host: HostExpressions) -> tuple[Entry, SharedPlan]:
-        """Write the entry `name`."""
+    def emit(
+        self, llvm: LlvmModule, name: str, host: HostExpressions, reports: Mapping[Op, int]
+    ) -> tuple[Entry, SharedPlan]:
+        """Write the entry `name`; `reports` numbers what blocks may say."""
         if self.runners > 1:
             # Only when all is written is it known how far the scratches are apart.
-            self._write(LlvmModule(), name)
+            self._write(LlvmModule(), name, reports)
             self.shared.scratch_stride_bytes = self.shared.scratch_bytes
         entry = Entry(
             name=name,
-            slots=self._write(llvm, name),
+            slots=self._write(llvm, name, reports),
             grid=host[ops.yielded(self.launch.grid)[0]],
             threads=self.threads,
             shared_bytes=self.shared.total_bytes,
         )
         return entry, self.shared
 
-    def _write(self, llvm: LlvmModule, name: str) -> tuple[Slot, ...]:
+    def _write(self, llvm: LlvmModule, name: str, reports: Mapping[Op, int]) -> tuple[Slot, ...]:
         """Write the entry into a module; return its parameters."""
         program, target = self.program, self.target
         threads = self.threads // max(1, self.runners)
         given = [param.value for param in self.params]
         placements = infer_layouts(program, threads, target, given)
         parameters = _Parameters(self.params, program, self.shared)
+        says = not reports.keys().isdisjoint(walk(program))
+        if says:
+            parameters.add_log(len(self.params))
         builder = llvm.kernel(name, parameters.declared, self._bounds())
         if self.module.span is not NOWHERE:
             builder.debug(self.module.span.file, self.module.span.line)
@@ -141,6 +166,8 @@ class _Launch:
         )  # fmt: skip
         emitter.used = frozenset(v for op in walk(program) for v in op.operands)
         parameters.define(emitter)
+        if says:
+            emitter.log = Log(builder.parameters[_LOG], reports)
         _body(emitter, program)
         return tuple(parameters.slots)
 
@@ -219,6 +246,11 @@ class _Parameters:
         self._numbers.append((value, slot, parameter.name))
         self.slots.append(slot)
         self.declared.append(parameter)
+
+    def add_log(self, number: int) -> None:
+        """Declare the log, the parameter after all others."""
+        self.slots.append(PointerSlot(number))
+        self.declared.append(Parameter.array(_LOG))
 
     def define(self, emitter: Emitter) -> None:
         """Tell the emitter where each argument is."""

@@ -7,7 +7,7 @@ FREE values are made where they are first asked for.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
@@ -115,6 +115,14 @@ def lowers_tile(*kinds: type[Op]) -> Callable[[TileRule], TileRule]:
     return register
 
 
+@dataclass(frozen=True, slots=True)
+class Log:
+    """Where blocks write what they say, and the number of each report (`ir.launch.Report`)."""
+
+    pointer: LV
+    numbers: Mapping[Op, int]
+
+
 class Emitter:
     """Writes a kernel's body through a `Builder`, operation by operation."""
 
@@ -145,6 +153,7 @@ class Emitter:
         self.tensor_memory: Any = None
         # The values that some operation uses: what an atomic gives often is not.
         self.used: frozenset[Value] = frozenset()
+        self.log: Log | None = None
         self._makers: dict[Value, Op] = {}
         self._held: list[dict[tuple[Value, Layout], Registers]] = [{}]
         self._places: list[dict[tuple[tuple[Digit, ...], int, int], LV]] = [{}]

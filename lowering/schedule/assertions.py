@@ -1,20 +1,17 @@
 """Moving assertions of a kernel to the host, which checks them at every launch.
 
 Before
-    pipeline (i) { %1 = %0 == ... ; assert %1 ; body }
+    pipeline (i) { %1 = %0 == ... ; assert %1 ; assert %3 ; body }
 After
     %2 = %0 == ... ; assert %2
-    pipeline (i) { %1 = %0 == ... ; body }
+    pipeline (i) { %1 = %0 == ... ; assert %3 on the device ; body }
 
-Invariant: an assertion is on shapes, scalars and constants, and every launch checks it; what the
-host does not know, or what a branch decides to check, is refused.
+Invariant: an assertion on shapes, scalars and constants is checked at every launch; what the host
+does not know, or what a branch decides to check, the running block checks where it stands.
 """
 
 from __future__ import annotations
 
-from typing import NoReturn
-
-from astdsl.errors import UnsupportedFeature
 from astdsl.ir import ops
 from astdsl.ir.core import Block, Module, Op, Value, walk
 from astdsl.ir.rewrite import clone_op, map_regions, replace_body, with_ops
@@ -24,15 +21,16 @@ _RUNS_EVERY_STEP = (ops.Pipeline, ops.For)
 
 
 def hoist_assertions(module: Module) -> Module:
-    """Return the module with its assertions outside all blocks. Raises UnsupportedFeature."""
+    """Return the module with the assertions that the host can check outside all blocks."""
     if not any(isinstance(op, ops.Assert) for op in walk(module.body)):
         return module
     hoist = _Hoist(module)
     made: list[Op] = []
     for op in module.body.ops:
-        kept = op if isinstance(op, ops.Assert) else hoist.inside(op, asked="")
         if isinstance(op, ops.Assert):
-            hoist.require_known(op)
+            kept = op if hoist.can_know(op.condition) else _on_device(op)
+        else:
+            kept = hoist.inside(op, is_asked=False)
         hoist.note(op, known_as=True)
         made += [*hoist.take(), kept]
     return replace_body(module, with_ops(module.body, made))
@@ -63,33 +61,27 @@ class _Hoist:
     def can_know(self, value: Value) -> bool:
         return value in self.known or value in self.makers
 
-    def require_known(self, op: ops.Assert) -> None:
-        """Refuse an assertion that the host cannot check."""
-        if not self.can_know(op.condition):
-            _refuse(op, "on what memory or a step decides", "checks this one")
+    def inside(self, op: Op, is_asked: bool) -> Op:
+        """Return an operation without the assertions inside it that the host checks.
 
-    def inside(self, op: Op, asked: str) -> Op:
-        """Return an operation without the assertions inside it."""
+        `is_asked` says whether a branch or a loop decides that the operation runs.
+        """
         if op.regions and not isinstance(op, _RUNS_EVERY_STEP):
-            asked = asked or "that a branch or a loop decides to check"
-        return map_regions(op, lambda block: self._block(block, asked))
+            is_asked = True
+        return map_regions(op, lambda block: self._block(block, is_asked))
 
-    def _block(self, block: Block, asked: str) -> Block:
+    def _block(self, block: Block, is_asked: bool) -> Block:
         kept: list[Op] = []
         for op in block.ops:
-            if isinstance(op, ops.Assert):
-                self._hoist(op, asked)
-                continue
-            self.note(op)
-            kept.append(self.inside(op, asked))
+            if not isinstance(op, ops.Assert):
+                self.note(op)
+                kept.append(self.inside(op, is_asked))
+            elif is_asked or not self.can_know(op.condition):
+                kept.append(_on_device(op))
+            else:
+                self._make(op.condition)
+                self.made.append(clone_op(op, self.known))
         return with_ops(block, kept)
-
-    def _hoist(self, op: ops.Assert, asked: str) -> None:
-        if asked:
-            _refuse(op, asked, "checks this one; `assert not a or b` checks b where a holds")
-        self.require_known(op)
-        self._make(op.condition)
-        self.made.append(clone_op(op, self.known))
 
     def _make(self, value: Value) -> None:
         if value in self.known:
@@ -100,10 +92,5 @@ class _Hoist:
         self.made.append(clone_op(maker, self.known))
 
 
-def _refuse(op: ops.Assert, what: str, where: str) -> NoReturn:
-    raise UnsupportedFeature(
-        f"an `assert` {what} is not in this version",
-        (op.span, "this assertion"),
-        help="`assert` on shapes, scalars and constants is checked at every launch; "
-        f'`.on("reference")` {where}',
-    )
+def _on_device(op: ops.Assert) -> Op:
+    return ops.DeviceAssert(span=op.span, condition=op.condition, message=op.message)

@@ -26,7 +26,7 @@ from astdsl import (
     unroll,
     zeros,
 )
-from astdsl.errors import BadPipeline, UnsupportedFeature
+from astdsl.errors import BadPipeline
 
 X = np.array([7, -9, 5, 4, 2], np.int32)
 
@@ -95,17 +95,6 @@ def rounded(x: In[f32, "N"], o: Out[f32, "N"]):
 def test_round_goes_to_even() -> None:
     x = np.array([0.5, 1.5, -2.5, 2.4], np.float32)
     assert rounded.on("reference")(x).tolist() == [0, 2, -2, 2]
-
-
-@kernel
-def printed(x: In[f32, "N"], o: Out[f32, "N"]):
-    print(x[...])  # noqa: T201
-    o[...] = 0
-
-
-def test_printing_a_tile_is_refused_by_name() -> None:
-    with pytest.raises(UnsupportedFeature, match="`print`"):
-        printed.on("reference")(np.zeros(4, np.float32))
 
 
 @kernel

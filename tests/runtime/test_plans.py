@@ -18,6 +18,7 @@ from astdsl.ir.launch import (
     LaunchPlan,
     MapSlot,
     PointerSlot,
+    Report,
     ScalarSlot,
     Scratch,
     StrideSlot,
@@ -55,12 +56,18 @@ ENTRIES = st.builds(
     Entry, st.text(), st.lists(SLOTS, max_size=4).map(tuple), EXPRESSIONS, SMALL, SMALL
 )
 SCRATCH = st.builds(Scratch, st.text(), st.lists(EXPRESSIONS, max_size=2).map(tuple), DTYPES, SPANS)
+VALUES = st.lists(st.tuples(st.lists(SMALL, max_size=2).map(tuple), DTYPES), max_size=2)
+REPORTS = st.builds(
+    lambda values, text, span, flag: Report((text,) * (len(values) + 1), tuple(values), span, flag),
+    VALUES, st.text(), SPANS, st.booleans(),
+)  # fmt: skip
 PLANS = st.builds(
     LaunchPlan,
     st.sampled_from(["sm_90a", "sm_100a"]),
     st.lists(ENTRIES, max_size=2).map(tuple),
     st.lists(SCRATCH, max_size=2).map(tuple),
     st.lists(st.builds(Check, EXPRESSIONS, st.text(), SPANS), max_size=2).map(tuple),
+    st.lists(REPORTS, max_size=2).map(tuple),
 )
 
 
@@ -90,6 +97,7 @@ PLAN = LaunchPlan("sm_90a", (Entry("k", (MapSlot(0, (1, 0), (8, 8), 0),), 1, 128
         (("entries", 0, "slots", 0), ["scalar", 0, "f7"]),
         (("entries", 0, "slots", 0), ["dim", 0]),
         (("checks",), [{"condition": 1, "message": "", "span": ["f", 1, 1, 1]}]),
+        (("reports",), [{"pieces": [], "values": [], "span": [], "is_assertion": False}]),
         (("more",), 1),
     ],
 )

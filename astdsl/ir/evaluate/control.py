@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import math
 import random
+import sys
 from collections.abc import Callable, Iterator
 from types import GeneratorType
 from typing import Any
@@ -22,6 +23,7 @@ from astdsl.ir.evaluate.state import WARPS, BlockState, Frame, Run, Shadow
 from astdsl.ir.evaluate.table import EVALUATORS, evaluates
 from astdsl.ir.evaluate.threads import run_alone, run_together
 from astdsl.ir.ops.control import SPREAD
+from astdsl.ir.printing import failed_assertion, printed
 
 
 def run_region(block: Block, arguments: tuple[Any, ...], frame: Frame) -> Run:
@@ -33,9 +35,9 @@ def run_region(block: Block, arguments: tuple[Any, ...], frame: Frame) -> Run:
 
 def run_ops(operations: tuple[Op, ...], frame: Frame) -> Run:
     """Run operations one after the other."""
-    values = frame.values
+    values, meanings = frame.values, frame.meanings
     for op in operations:
-        meaning = EVALUATORS[type(op)]
+        meaning = meanings[type(op)]
         if op.effect == PURE:
             made = meaning(op, *(values[v] for v in op.operands))
         else:
@@ -58,7 +60,7 @@ def run_module(module: Module, frame: Frame) -> None:
     if not module.warpgroups:
         run_alone(run_ops(operations, frame))
         return
-    run_alone(_run_once(operations, frame))
+    run_alone(run_once(operations, frame))
     own = tuple(op for op in operations if frame.values.keys().isdisjoint(op.results))
     own = tuple(op for op in own if not isinstance(op, ops.Assert))
     grids = [op for op in own if isinstance(op, ops.Pipeline) and SPREAD in op.axes]
@@ -66,7 +68,7 @@ def run_module(module: Module, frame: Frame) -> None:
     _watch(frame)
     if not grids:
         frame.step = 0
-        _run_block(frame, module.warpgroups, lambda inner: run_ops(own, inner))
+        run_block(frame, module.warpgroups, lambda inner: run_ops(own, inner))
     for grid in grids:
         before = own[: own.index(grid)]
         run_alone(_run_grid(grid, tuple(op for op in before if op not in grids), module, frame))
@@ -74,7 +76,7 @@ def run_module(module: Module, frame: Frame) -> None:
     frame.block = outer
 
 
-def _run_once(operations: tuple[Op, ...], frame: Frame) -> Run:
+def run_once(operations: tuple[Op, ...], frame: Frame) -> Run:
     """Run what a call does once, before its blocks: checks, scratch, the grid's extents."""
     for op in operations:
         is_once = op.effect == PURE or isinstance(op, (ops.Assert, ops.AllocGmem))
@@ -85,7 +87,7 @@ def _run_once(operations: tuple[Op, ...], frame: Frame) -> Run:
 def _run_grid(grid: ops.Pipeline, before: tuple[Op, ...], module: Module, frame: Frame) -> Run:
     for order in grid.order:
         yield from _require_permutation(grid, order, frame)
-    for number, at in enumerate(_steps(grid, frame)):
+    for number, at in enumerate(steps_of(grid, frame)):
         indices = tuple(np.int64(index) for _, index in at)
 
         def run(inner: Frame, indices: tuple[Any, ...] = indices) -> Run:
@@ -93,11 +95,11 @@ def _run_grid(grid: ops.Pipeline, before: tuple[Op, ...], module: Module, frame:
             yield from run_region(grid.body, (*indices, *_initial(grid, inner)), inner)
 
         frame.step = number
-        _run_block(frame, module.warpgroups, run)
+        run_block(frame, module.warpgroups, run)
     _watch(frame)
 
 
-def _run_block(frame: Frame, warpgroups: int, run: Callable[[Frame], Run]) -> None:
+def run_block(frame: Frame, warpgroups: int, run: Callable[[Frame], Run]) -> None:
     """Run a block: each of its warpgroups runs the program for itself."""
     frames = frame.warpgroup_frames(warpgroups)
     if frame.order == "descending":
@@ -136,7 +138,7 @@ def _while(op: ops.While, frame: Frame) -> Run:
     return carried
 
 
-def _steps(op: ops.Pipeline, frame: Frame) -> Iterator[tuple[tuple[int, int], ...]]:
+def steps_of(op: ops.Pipeline, frame: Frame) -> Iterator[tuple[tuple[int, int], ...]]:
     """Yield, for each step, (ordinal, index) of every axis; the last axis is fastest."""
     return itertools.product(*(list(enumerate(r)) for r in _ranges(op, frame)))
 
@@ -158,7 +160,7 @@ def _pipeline(op: ops.Pipeline, frame: Frame) -> Run:
         _watch(frame)
     carried = _initial(op, frame)
     spread: dict[tuple[int, ...], int] = {}
-    for at in _steps(op, frame):
+    for at in steps_of(op, frame):
         if watches:
             key = tuple(n for (n, _), s in zip(at, is_spread, strict=True) if s)
             frame.step = spread.setdefault(key, len(spread))
@@ -232,6 +234,17 @@ def _assert(op: ops.Assert, frame: Frame) -> None:
         )
 
 
+@evaluates(ops.DeviceAssert)
+def _device_assert(op: ops.DeviceAssert, frame: Frame) -> None:
+    if not frame[op.condition]:
+        raise failed_assertion(op.message, op.span)
+
+
+@evaluates(ops.Print)
+def _print(op: ops.Print, frame: Frame) -> None:
+    sys.stdout.write(printed(op.pieces, [frame[v] for v in op.values]))
+
+
 def _blocks(count: int, order: str | int) -> list[int]:
     numbers = list(range(count))
     if order == "descending":
@@ -250,7 +263,7 @@ def _launch(op: ops.Launch, frame: Frame) -> Run:
         frame.block, frame.step = BlockState(), number
         arguments = (np.int64(number),)
         if op.per_warpgroup:
-            _run_block(frame, op.warpgroups, lambda x, a=arguments: run_region(op.body, a, x))
+            run_block(frame, op.warpgroups, lambda x, a=arguments: run_region(op.body, a, x))
             continue
         run_alone(run_region(op.body, arguments, frame))
         frame.block.finish()

@@ -129,6 +129,32 @@ class Assert(Op):
         assert self.condition.type == CONDITION, f"Assert: condition is {self.condition.type}"
 
 
+class DeviceAssert(Op):
+    """Stop the kernel with `message` unless `condition`, a scalar of the running block, holds.
+
+    What an assertion becomes that the host cannot check. Where it fails the call fails; the block
+    may go on until its end.
+    """
+
+    effect = WRITES
+    condition: Value
+    message: str
+
+    def verify(self) -> None:
+        assert self.condition.type == CONDITION, f"DeviceAssert: {self.condition.type}"
+
+
+class Print(Op):
+    """Print one line: the values, between `pieces` of text, of which there is one more."""
+
+    effect = WRITES
+    values: tuple[Value, ...]
+    pieces: tuple[str, ...]
+
+    def verify(self) -> None:
+        assert len(self.pieces) == len(self.values) + 1, "Print: text around every value"
+
+
 class Launch(Op):
     """Run `body(block)` for every block number below what `grid` yields, in no order.
 

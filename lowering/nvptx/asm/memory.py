@@ -1,7 +1,7 @@
-"""Loads and stores of one element that happen only where a predicate holds.
+"""Loads and stores of one element that happen only where a predicate holds; taking room in a log.
 
-Source: PTX ISA 9.7.9.8 (ld) and 9.7.9.11 (st). The result of a load is tied to the value that it
-has where nothing is loaded.
+Source: PTX ISA 9.7.9.8 (ld), 9.7.9.11 (st) and 9.7.13.5 (atom). The result of a load is tied to the
+value that it has where nothing is loaded.
 """
 
 from __future__ import annotations
@@ -10,6 +10,14 @@ from functools import cache
 
 from astdsl.lowering.nvptx.asm.row import AsmRow, Effect
 from astdsl.lowering.nvptx.values import GLOBAL, bits_of
+
+TAKE_WORDS = AsmRow(
+    name="atom.add",
+    text="atom.relaxed.gpu.global.add.u32 $first, [$log], $words;",
+    effect=Effect.ACTS,
+    outputs={"first": "i32"},
+    inputs={"log": GLOBAL, "words": "i32"},
+)
 
 
 @cache

@@ -8,6 +8,7 @@ from astdsl.lowering.nvptx.rules import (
     indexed,
     memory,
     reductions,
+    reports,
     scans,
     shared_dot,
     sync,
@@ -16,6 +17,6 @@ from astdsl.lowering.nvptx.rules import (
 )
 
 FAMILIES = (
-    arith, casts, control, elementary, indexed, memory, reductions, scans, shared_dot, sync, tensor,
-    tile,
+    arith, casts, control, elementary, indexed, memory, reductions, reports, scans, shared_dot,
+    sync, tensor, tile,
 )  # fmt: skip
