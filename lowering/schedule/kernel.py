@@ -12,6 +12,7 @@ from astdsl.ir import ops
 from astdsl.ir.core import Block, Module, Op, Value, walk
 from astdsl.ir.rewrite import replace_body, replace_fields, with_ops
 from astdsl.lowering.buffers import plan_shared
+from astdsl.lowering.needs import check_target
 from astdsl.lowering.schedule import products, rings, stores
 from astdsl.lowering.schedule.assertions import hoist_assertions
 from astdsl.lowering.schedule.block import BlockScheduler
@@ -37,12 +38,12 @@ FAMILIES = (products, rings, stores)
 
 def schedule(module: Module, target: Target) -> Module:
     """Return the module with its pipelines turned into launches, phases, copies and waits."""
+    check_target(module, target)
     check_outputs(module)
-    if module.warpgroups:
-        formed = form_launches(hoist_assertions(module))
-        return _each_launch(formed, lambda launch: _schedule_launch(launch, formed, target))
-    opened = take_pipelines_out_of_branches(hoist_assertions(module))
-    formed = form_launches(stream_whole_kernel(split_pipelines(opened)))
+    opened = hoist_assertions(module)
+    if not module.warpgroups:
+        opened = stream_whole_kernel(split_pipelines(take_pipelines_out_of_branches(opened)))
+    formed = form_launches(opened)
     # Streaming leaves the large loads behind without users.
     streamed = eliminate_dead_code(_each_launch(formed, stream_large_tiles))
     return _each_launch(streamed, lambda launch: _schedule_launch(launch, streamed, target))

@@ -24,6 +24,8 @@ from astdsl.lowering.windows import Forms
 
 # More elements than this, of 32 bits, are streamed; a chunk has at most so many.
 LARGEST_HELD_ELEMENTS = 32 * 1024
+# Likewise of one warpgroup, where each runs the program itself.
+LARGEST_OF_WARPGROUP_ELEMENTS = 8 * 1024
 CHUNK_ELEMENTS = 8 * 1024
 CHUNK_COLUMNS = 512
 _REGISTER_BITS = 32
@@ -42,18 +44,19 @@ def stream_whole_kernel(module: Module) -> Module:
 def stream_large_tiles(launch: ops.Launch) -> ops.Launch:
     """Return the launch with large elementwise stores streamed inside the block."""
     forms = Forms(launch.body)
+    largest = LARGEST_OF_WARPGROUP_ELEMENTS if launch.per_warpgroup else LARGEST_HELD_ELEMENTS
 
     def change(region: Block) -> Block:
         inner = [map_regions(op, change) for op in region.ops]
-        return _stream(with_ops(region, inner), forms, ops.SEQUENTIAL)
+        return _stream(with_ops(region, inner), forms, ops.SEQUENTIAL, largest)
 
     return map_regions(launch, lambda region: change(region) if region is launch.body else region)
 
 
-def _stream(region: Block, forms: Forms, mode: str) -> Block:
+def _stream(region: Block, forms: Forms, mode: str, largest: int = LARGEST_HELD_ELEMENTS) -> Block:
     made: list[Op] = []
     for position, op in enumerate(region.ops):
-        if isinstance(op, ops.Store) and _is_large(op.value.tile):
+        if isinstance(op, ops.Store) and _is_large(op.value.tile, largest):
             stream = _Stream(op, forms, region.ops[:position])
             if stream.is_possible():
                 made += stream.write(mode)
@@ -62,9 +65,9 @@ def _stream(region: Block, forms: Forms, mode: str) -> Block:
     return with_ops(region, made)
 
 
-def _is_large(tile: TileType) -> bool:
+def _is_large(tile: TileType, largest: int) -> bool:
     words = max(1, tile.dtype.bits // _REGISTER_BITS)
-    return tile.elements * words > LARGEST_HELD_ELEMENTS
+    return tile.elements * words > largest
 
 
 def _divisor(extent: int, most: int) -> int:

@@ -52,7 +52,7 @@ def too_many_stages(x: In[f32, "M N"], o: Out[f32, "M N"]):
             o[tile(i, 128), tile(j, 128)] = x[tile(i, 128), tile(j, 128)] + 1
 
 
-@kernel(warpgroups=1)
+@kernel
 def too_large_buffers(x: In[f32, "M N"], o: Out[f32, "M N"]):
     a, b = SMEM((256, 128), f32), SMEM((256, 128), f32)
     a[...] = zeros((256, 128), f32)
