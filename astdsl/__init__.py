@@ -61,6 +61,16 @@ from astdsl.lang.arith import (
 from astdsl.lang.arith import (
     round as round,
 )
+from astdsl.lang.atomics import (
+    atomic_add,
+    atomic_and,
+    atomic_cas,
+    atomic_exchange,
+    atomic_max,
+    atomic_min,
+    atomic_or,
+    atomic_xor,
+)
 from astdsl.lang.bits import bitcast, random_bits
 from astdsl.lang.control import parallel, pipeline, unroll
 from astdsl.lang.memory import (
@@ -75,6 +85,13 @@ from astdsl.lang.memory import (
 from astdsl.lang.missing import MISSING, NotYet
 from astdsl.lang.orders import planar_snake
 from astdsl.lang.parts import concat, split, stack, take
+from astdsl.lang.products import (
+    ACC,
+    WGMMAAccumulatorRef,
+    wgmma,
+    wgmma_accumulator_load,
+    wgmma_wait,
+)
 from astdsl.lang.reductions import all as all
 from astdsl.lang.reductions import any as any
 from astdsl.lang.reductions import argmax, argmin, mean, prod
@@ -118,19 +135,22 @@ from astdsl.lang.windows import ds, tile
 from astdsl.runtime.devices import device, devices
 
 __all__ = [
-    "GMEM", "SMEM", "Barrier", "DeviceError", "In", "InOut", "KernelError", "Out",
-    "SwizzleTransform", "TilingTransform", "TransposeTransform", "__version__", "arange", "argmax",
-    "argmin", "astype", "axis_index", "axis_size", "barrier_arrive", "barrier_test", "barrier_wait",
-    "bf16", "bitcast", "broadcast_to", "cdiv", "ceil", "clip", "commit_smem",
+    "ACC", "GMEM", "SMEM", "Barrier", "DeviceError", "In", "InOut", "KernelError", "Out",
+    "SwizzleTransform", "TilingTransform", "TransposeTransform", "WGMMAAccumulatorRef",
+    "__version__", "arange", "argmax", "argmin", "astype", "atomic_add", "atomic_and",
+    "atomic_cas", "atomic_exchange", "atomic_max", "atomic_min", "atomic_or", "atomic_xor",
+    "axis_index", "axis_size", "barrier_arrive", "barrier_test", "barrier_wait", "bf16",
+    "bitcast", "broadcast_to", "cdiv", "ceil", "clip", "commit_smem",
     "commit_smem_to_gmem_group", "concat", "copy_gmem_to_smem", "copy_smem_to_gmem", "cos",
     "cumsum", "device", "devices", "dot", "ds", "erf", "exp", "exp2", "expand_dims", "f4e2m1",
-    "f8e4m3", "f8e5m2", "f8e8m0", "f16", "f32", "f64", "find_swizzle", "floor", "fma", "full", "i8",
-    "i16", "i32", "i64", "iota", "isinf", "isnan", "kernel", "load", "log", "log2", "maximum",
-    "mean", "minimum", "num_programs", "ones", "parallel", "pipeline", "planar_snake", "prod",
-    "program_id", "random_bits", "reduce", "reshape", "rsqrt", "scan", "set_max_registers",
-    "sigmoid", "sin", "spec", "split", "sqrt", "squeeze", "stack", "take", "tanh", "tf32", "tile",
-    "transform_ref", "transpose", "transpose_ref", "u8", "u16", "u32", "u64", "unroll",
-    "wait_smem_to_gmem", "warp_id", "warpgroup_id", "when", "where", "zeros",
+    "f8e4m3", "f8e5m2", "f8e8m0", "f16", "f32", "f64", "find_swizzle", "floor", "fma", "full",
+    "i8", "i16", "i32", "i64", "iota", "isinf", "isnan", "kernel", "load", "log", "log2",
+    "maximum", "mean", "minimum", "num_programs", "ones", "parallel", "pipeline",
+    "planar_snake", "prod", "program_id", "random_bits", "reduce", "reshape", "rsqrt", "scan",
+    "set_max_registers", "sigmoid", "sin", "spec", "split", "sqrt", "squeeze", "stack", "take",
+    "tanh", "tf32", "tile", "transform_ref", "transpose", "transpose_ref", "u8", "u16", "u32",
+    "u64", "unroll", "wait_smem_to_gmem", "warp_id", "warpgroup_id", "wgmma",
+    "wgmma_accumulator_load", "wgmma_wait", "when", "where", "zeros",
 ]  # fmt: skip
 
 __version__ = "0.1.0"

@@ -10,7 +10,6 @@ from typing import Any, NoReturn
 from astdsl.errors import UnsupportedFeature
 from astdsl.lang.tracing import fault
 
-_ATOMIC = "write partial results to an `Out` of their own, and combine them in a second kernel"
 _PRODUCT = "`a @ b` in a pipeline runs on the tensor core"
 _COPY = "`copy_gmem_to_smem` and `copy_smem_to_gmem` copy windows; `pipeline` does by itself"
 _GRID = "the outermost `pipeline` or `parallel` gives the indices"
@@ -18,12 +17,8 @@ _LOOP = "`with pipeline(...)` is the same loop"
 _LAYOUT = "layouts are chosen by the compiler"
 
 MISSING = {
-    **dict.fromkeys(
-        [f"atomic_{n}" for n in ("add", "max", "min", "and", "or", "xor", "exchange", "cas")],
-        _ATOMIC,
-    ),
-    **dict.fromkeys(["TMEM", "ACC", "WGMMAAccumulatorRef", "mma"], _PRODUCT),
-    **dict.fromkeys(["wgmma", "wgmma_wait", "wgmma_accumulator_load", "tcgen05_mma"], _PRODUCT),
+    **dict.fromkeys(["TMEM", "mma"], _PRODUCT),
+    **dict.fromkeys(["tcgen05_mma"], _PRODUCT),
     **dict.fromkeys(["tcgen05_commit_arrive", "async_load_tmem", "async_store_tmem"], _PRODUCT),
     **dict.fromkeys(["wait_load_tmem", "commit_tmem"], _PRODUCT),
     **dict.fromkeys(["async_prefetch", "async_store_smem", "cluster_ref"], _COPY),

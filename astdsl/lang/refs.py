@@ -308,10 +308,10 @@ class Ref:
             spaces = index_edges(self.axes, self.grid)
             more = self.indexed_fields(spaces)
             picked = emit(ops.Gather, **fields, **more, **given).result
-            outside = {**self._edges().outside, **dict.fromkeys(spaces, ZERO)}
+            outside = {**self.edges().outside, **dict.fromkeys(spaces, ZERO)}
             return Tile(picked, edges=NO_EDGES if fill is not None else Edges(outside))
         value = emit(ops.Load, **fields, **given).result
-        edges = NO_EDGES if fill is not None else self._edges()
+        edges = NO_EDGES if fill is not None else self.edges()
         shown, permutation = self._kept_order()
         if list(permutation) != shown:
             value = emit(ops.Transpose, x=value, permutation=tuple(permutation)).result
@@ -363,7 +363,7 @@ class Ref:
         """
         spaces = dict.fromkeys(index_edges(self.axes, self.grid))
         spaces.update(dict.fromkeys(x.edges.broadcast(x.shape, self.static_shape)))
-        own = self._edges().outside
+        own = self.edges().outside
         return [h for h in spaces if h not in own]
 
     def indexed_fields(self, spaces: Sequence[HalfSpace]) -> dict[str, Any]:
@@ -383,7 +383,8 @@ class Ref:
         kept = sorted(self.order)
         return list(range(len(kept))), [kept.index(k) for k in self.order]
 
-    def _edges(self) -> Edges:
+    def edges(self) -> Edges:
+        """Return which elements of the tile that it holds may lie outside."""
         if self.space != GMEM:
             return NO_EDGES
         extents = [self.root.extent(k) for k in range(len(self.axes))]

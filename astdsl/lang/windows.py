@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from astdsl.errors import BadWindow, KernelError, UnsupportedFeature
+from astdsl.errors import BadWindow, KernelError
 from astdsl.lang.indices import as_index, form_of, index_value, plus, times, weak_integer
 from astdsl.lang.shapes import as_extent
 from astdsl.lang.symbolic import Form
 from astdsl.lang.tracing import NeedsConstant, fault
-from astdsl.lang.values import Literal, Operand, Tile
+from astdsl.lang.values import Literal, Operand
 from astdsl.records import dataclass
 
 ZERO_START = Literal(0)
@@ -43,12 +43,16 @@ class Window:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Span1D:
-    """A window of one axis as indexing gives it; `size` None is the whole axis."""
+    """A window of one axis as indexing gives it.
+
+    `size` None is the whole axis, or with a `length` an extent that is known at run time.
+    """
 
     start: Operand
     size: int | None
     step: int = 1
     kept: bool = True
+    length: Form | None = None
 
 
 def ds(start: object, size: object, step: object = 1) -> Window:
@@ -122,14 +126,6 @@ def window_of(item: object, extent: Form, whole: int | None, name: str) -> Span1
             f"`None` adds an axis to a tile, not to the ref `{name}`",
             help=f"read first: `{name}[...][:, None]`",
         )
-    if isinstance(item, Tile) and item.shape:
-        raise fault(
-            UnsupportedFeature,
-            f"gathers and scatters by integer tiles are not in this version, got {item} as an "
-            f"index of `{name}`",
-            (item.value, f"{item} comes from here"),
-            help="a loop over scalar indices reads row by row: `ref[i]`",
-        )
     _refuse_negative(item, name)
     return Span1D(as_index(item, f"an index of `{name}`"), 1, kept=False)
 
@@ -157,8 +153,10 @@ def _slice_window(item: slice, extent: Form, whole: int | None, name: str) -> Sp
     high = extent if item.stop is None else form_of(as_index(item.stop, "the end of a window"))
     length = high - low
     size = length.constant
+    if size is None and step == 1:
+        return Span1D(start, None, length=length)
     if size is None:
-        raise _runtime_extent(length, name)
+        raise _runtime_steps(length, name)
     if size < 0:
         raise fault(
             BadWindow,
@@ -168,14 +166,14 @@ def _slice_window(item: slice, extent: Form, whole: int | None, name: str) -> Sp
     return Span1D(start, -(-size // step), step)
 
 
-def _runtime_extent(length: Form, name: str) -> BaseException:
+def _runtime_steps(length: Form, name: str) -> BaseException:
     if length.dims:
         return NeedsConstant(length.dims)
     return fault(
         BadWindow,
-        f"the extent of this window of `{name}` is not a compile-time constant",
-        help="`ds(start, size)` states the size; `i * b:(i + 1) * b` has extent b; views "
-        "(`ref.at[lo:hi]`) of runtime extent are not in this version",
+        f"a view of `{name}` of runtime extent takes every element, and this one has a step",
+        help="`ds(start, size, step)` states the size; `ref.at[lo:hi]` is a view, and windows of "
+        "it take steps",
     )
 
 

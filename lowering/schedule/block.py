@@ -92,12 +92,12 @@ class BlockScheduler:
     def _note(self, op: Op) -> None:
         for operand in op.operands:
             self.users[operand].append(op)
-        if isinstance(op, (ops.Store, ops.CopyOut)) and op.ref.ref.space == GMEM:
+        if isinstance(op, ops.WRITERS) and op.ref.ref.space == GMEM:
             self.written.add(op.ref)
             self.other_bytes += _copied_out_bytes(op)
-        elif isinstance(op, (ops.Load, ops.CopyIn)):
+        if isinstance(op, ops.READERS):
             self.read.add(op.ref)
-        elif isinstance(op, ops.AllocSmem):
+        if isinstance(op, ops.AllocSmem):
             self.other_bytes += math.prod(op.shape) * op.dtype.bytes
         self.pipelines += isinstance(op, ops.Pipeline)
 

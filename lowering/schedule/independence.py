@@ -58,7 +58,7 @@ class _Analysis:
         windows = [w for w in walk(pipeline.body) if isinstance(w, ops.Window)]
         # What a step allocates is its own.
         shared = [w for w in windows if w.ref not in self.inside]
-        self.stores = [w for w in shared if isinstance(w, (ops.Store, ops.CopyOut))]
+        self.stores = [w for w in shared if isinstance(w, ops.WRITERS)]
         written = {s.ref for s in self.stores}
         self.loads = [w for w in shared if w not in self.stores and w.ref in written]
         self.guards = dict(_guards(pipeline.body, ()))
@@ -83,7 +83,11 @@ class _Analysis:
         pairs: list[tuple[ops.Window, ops.Window]]
         pairs = [*combinations_with_replacement(self.stores, 2)]
         pairs += [(load, store) for load in self.loads for store in self.stores]
-        return all(self._disjoint(axis, a, b) for a, b in pairs if a.ref is b.ref)
+        return all(
+            self._disjoint(axis, a, b)
+            for a, b in pairs
+            if a.ref is b.ref and not (isinstance(a, ops.Atomic) and isinstance(b, ops.Atomic))
+        )
 
     def _carries_nothing(self, axis: int) -> bool:
         """Whether every carried value is overwritten by the first step of the inner axes."""
@@ -118,7 +122,12 @@ class _Analysis:
         On-chip memory is each block's own.
         """
         index = self.pipeline.body.args[axis]
-        stores = [store for store in self.stores if store.ref.ref.space == GMEM]
+        # What indices name, and whether atomics meet, is known only at run time.
+        stores = [
+            store
+            for store in self.stores
+            if store.ref.ref.space == GMEM and not isinstance(store, ops.Indexed)
+        ]
         for op in self.pipeline.body.ops:
             if op in stores and not any(self._depends(start, index) for start in op.starts):
                 return op
@@ -148,7 +157,7 @@ class Index:
 
     value: Value
     step: int | None
-    count: int | None
+    count: Form | None
 
 
 def indices_of(pipeline: ops.Pipeline, forms: Forms) -> Iterator[Index]:
@@ -162,8 +171,10 @@ def index_of(value: Value, low: Form, high: Form, step: Form) -> Index:
     """Describe a loop's index by the forms of its bounds."""
     length = high - low
     size = step.constant if step.is_constant else None
-    known = length.is_constant and size
-    return Index(value, size, -(-length.constant // size) if known and size else None)
+    if size and length.is_constant:
+        return Index(value, size, Form(-(-length.constant // size)))
+    # Where a step runs at all, a count from 0 in steps of 1 is the length.
+    return Index(value, size, length if size == 1 else None)
 
 
 def separated(
@@ -176,9 +187,16 @@ def separated(
     start by more than all smaller ones together, and by the window's extent.
     """
     found: set[Value] = set()
-    for x, y, reach in zip(a.starts, b.starts, _reaches(a, b), strict=True):
-        found |= _separated_along(forms[x], forms[y], reach, indices, inside)
+    anywhere = {*indexed_axes(a), *indexed_axes(b)}
+    for axis, (x, y, reach) in enumerate(zip(a.starts, b.starts, _reaches(a, b), strict=True)):
+        if axis not in anywhere:
+            found |= _separated_along(forms[x], forms[y], reach, indices, inside)
     return found
+
+
+def indexed_axes(window: ops.Window) -> tuple[int, ...]:
+    """Return the axes along which tiles of indices say where an access goes."""
+    return window.indexed if isinstance(window, ops.Indexed) else ()
 
 
 def _separated_along(
@@ -189,25 +207,49 @@ def _separated_along(
     others = (x.values() | y.values()) & inside - {i.value for i in moving}
     if others or not apart.is_constant:
         return set()
-    digits = sorted(((_moves(x, i), i) for i in moving if _moves(x, i)), key=lambda d: d[0])
+    digits = [(d, i) for i in moving if (d := _moves(x, i, inside)) is not None]
     if len(digits) != len(moving):
         return set()
-    needed = reach + abs(apart.constant)
-    for distance, index in digits:
-        if distance < needed:
+    digits.sort(key=lambda digit: (not digit[0].is_constant, digit[0].constant))
+    needed: Form | None = Form(reach + abs(apart.constant))
+    while digits:
+        found = next((digit for digit in digits if _is_at_least(digit[0], needed)), None)
+        if found is None:
             return set()
-        if index.count is None:
-            # Only the largest digit may have any number of values.
-            needed = 1 << 62
-        else:
-            needed += distance * (index.count - 1)
-    return {index.value for _, index in digits}
+        digits.remove(found)
+        needed = _with_digit(needed, *found, inside)
+    return {index.value for index in moving}
 
 
-def _moves(form: Form, index: Index) -> int:
-    """Return how far one step of an index moves a start, 0 if that is not known."""
-    factor = form.coefficient(index.value)
-    return abs(factor * index.step) if factor and index.step else 0
+def _with_digit(
+    needed: Form | None, distance: Form, index: Index, inside: set[Value]
+) -> Form | None:
+    """Return how far apart larger digits must be; None if only the largest may be like this one."""
+    if needed is None or index.count is None or index.count.values() & inside:
+        return None
+    return needed + distance * (index.count - Form(1))
+
+
+def _is_at_least(distance: Form, needed: Form | None) -> bool:
+    """Whether a distance is proved to be no less than another, in every step that runs.
+
+    What is needed is positive there, so a distance that is as much has no sign to be known.
+    """
+    if needed is None:
+        return False
+    more = distance - needed
+    return more.is_constant and bool(more.constant >= 0)
+
+
+def _moves(form: Form, index: Index, inside: set[Value]) -> Form | None:
+    """Return how far one step of an index moves a start, None if that is not known or nothing."""
+    factor = form.factor(index.value)
+    if factor is None or index.step is None or factor.values() & inside:
+        return None
+    distance = factor.scaled(index.step)
+    if distance.is_constant:
+        return Form(abs(distance.constant)) if distance.constant else None
+    return distance
 
 
 def _reaches(a: ops.Window, b: ops.Window) -> Iterable[int]:

@@ -265,6 +265,18 @@ def _store(run: _Run, op: ops.Store) -> None:
         slot.filled_by = None
 
 
+def _indexed(run: _Run, op: ops.Indexed) -> None:
+    """Read, or write, every slot that has been in use: indices may name any."""
+    slots = [slot for (buffer, _), slot in run.slots.items() if buffer is op.ref]
+    for slot in slots or [run.slot(op.ref, ())] if op.ref.ref.space == SMEM else ():
+        run.readable(slot, "an indexed access")
+        if isinstance(op, ops.WRITERS):
+            run.writable(slot, "an indexed access")
+        else:
+            slot.readers += 1
+    run.numbers.update(dict.fromkeys(op.results))
+
+
 def _copy_out(run: _Run, op: ops.CopyOut) -> None:
     slot = run.slot(op.buffer, op.slot)
     run.readable(slot, "copy_out")
@@ -286,6 +298,8 @@ def _block_barrier(run: _Run, op: ops.BlockBarrier) -> None:
 
 def _multiply(run: _Run, op: ops.MatrixMultiply) -> None:
     for buffer, lead in ((op.a, op.a_slot), (op.b, op.b_slot)):
+        if isinstance(buffer.type, TileType):
+            continue
         slot = run.slot(buffer, lead)
         run.readable(slot, "a product")
         slot.read_by_products.add(run.products)
@@ -295,6 +309,8 @@ def _multiply(run: _Run, op: ops.MatrixMultiply) -> None:
 
 def _shared_dot(run: _Run, op: ops.SharedDot) -> None:
     for buffer, lead in ((op.a, op.a_slot), (op.b, op.b_slot)):
+        if isinstance(buffer.type, TileType):
+            continue
         slot = run.slot(buffer, lead)
         run.readable(slot, "a product")
         slot.readers += 1
@@ -329,6 +345,9 @@ _RULES: dict[type[Op], _Rule] = {
     ops.BlockBarrier: _block_barrier,
     ops.Load: _load,
     ops.Store: _store,
+    ops.Gather: _indexed,
+    ops.Scatter: _indexed,
+    ops.Atomic: _indexed,
     ops.MatrixMultiply: _multiply,
     ops.SharedDot: _shared_dot,
     ops.ProductWait: _product_wait,

@@ -25,7 +25,7 @@ from astdsl.lowering.windows import Forms
 def separate_revisits(launch: ops.Launch) -> ops.Launch:
     """Return the launch with its pipelines split and their unmoving loads in front."""
     forms = Forms(launch.body)
-    stores = (op for op in walk(launch.body) if isinstance(op, (ops.Store, ops.CopyOut)))
+    stores = (op for op in walk(launch.body) if isinstance(op, ops.WRITERS))
     arrange = _Arrangement(forms, {op.ref for op in stores})
     body = arrange.block(launch.body)
     return launch if body is launch.body else replace_fields(launch, body=body)

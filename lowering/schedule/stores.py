@@ -49,7 +49,7 @@ def writes_once(scheduler: BlockScheduler, op: ops.Store) -> bool:
     others = [
         other
         for other in scheduler.users[op.ref]
-        if isinstance(other, ops.Store) and other is not op
+        if isinstance(other, ops.WRITERS) and other is not op
     ]
     if others or not scheduler.loops:
         return not others
@@ -99,3 +99,11 @@ def _copy_out(scheduler: BlockScheduler, op: ops.Store) -> None:
     )
     maker.add_op(ops.CommitGroup(span=op.span))
     maker.add_op(ops.CounterAdd(span=op.span, counter=counter, amount=maker.number(1)))
+
+
+@schedules(ops.Atomic)
+def _atomic(scheduler: BlockScheduler, op: ops.Atomic) -> None:
+    """Let what the block has written be in memory before an update that releases it."""
+    if op.order in ("release", "acq_rel") and scheduler.stores_asynchronously:
+        scheduler.maker.add_op(ops.WaitGroup(span=op.span, pending=0))
+    scheduler.copy(op)

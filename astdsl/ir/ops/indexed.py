@@ -13,7 +13,7 @@ from typing import Any
 
 from astdsl.ir.core import READS, WRITES, Value
 from astdsl.ir.dtypes import boolean, i32, i64
-from astdsl.ir.ops.memory import Window
+from astdsl.ir.ops.memory import CopyIn, CopyOut, Load, Store, Window
 from astdsl.ir.types import INDEX, TileType, Type
 
 ATOMIC_KINDS = ("add", "max", "min", "and", "or", "xor", "exchange", "cas")
@@ -59,7 +59,8 @@ class Indexed(Window):
             assert tile.tile.shape == self.shape, f"{name}: {tile.type} for {self.shape}"
         kept = [n for n, k in zip(self.sizes, self.kept, strict=True) if k]
         seen = [self.shape[axis] for axis in self.along]
-        assert kept == seen and len({*self.along}) == len(kept), f"{name}: {kept} along {seen}"
+        assert kept == seen, f"{name}: {kept} along {seen}"
+        assert len({*self.along}) == len(kept), f"{name}: one axis of the tile a kept axis"
         assert len(self.limits) == 2 * len(self.limited), f"{name}: two limits a limited axis"
         assert all(v.type == INDEX for v in self.limits), f"{name}: limits are i64"
         expected = TileType(self.shape, boolean)
@@ -114,3 +115,8 @@ class Atomic(Indexed):
             assert value.type == self.window_type, f"Atomic: {value.type} on {self.window_type}"
         assert self.order in ATOMIC_ORDERS, f"Atomic: there is no order {self.order}"
         assert self.scope in ATOMIC_SCOPES, f"Atomic: there is no scope {self.scope}"
+
+
+# Who reads and who writes memory by windows; an atomic does both.
+READERS = (Load, Gather, Atomic, CopyIn)
+WRITERS = (Store, Scatter, Atomic, CopyOut)

@@ -14,9 +14,17 @@ from astdsl.ir.dtypes import i32 as index_type
 from astdsl.lowering.layout.conversion import part_moves, register_moves, slice_moves
 from astdsl.lowering.layout.inference import coalesced, reshaped
 from astdsl.lowering.layout.registers import Layout, normalised
-from astdsl.lowering.nvptx.function import Emitter, Registers, Scratch, lowers_tile, padding
+from astdsl.lowering.nvptx.function import (
+    Emitter,
+    Registers,
+    Scratch,
+    as_register,
+    lowers_tile,
+    padding,
+    row_major_strides,
+)
 from astdsl.lowering.nvptx.rules.casts import converted
-from astdsl.lowering.nvptx.values import LV, i32
+from astdsl.lowering.nvptx.values import LV, constant, i32
 
 
 @lowers_tile(ops.Iota)
@@ -110,3 +118,31 @@ def _held(emitter: Emitter, value: Value) -> tuple[Layout, Registers]:
     """Return the layout that holds a value, the coalesced one if it is FREE, and its registers."""
     layout = emitter.settled(value, coalesced(value.tile, emitter.threads))
     return layout, emitter.get(value, layout)
+
+
+@lowers_tile(ops.Take)
+def _take(emitter: Emitter, op: ops.Take, layout: Layout) -> Sequence[LV]:
+    """Put x in shared memory, and pick from there; what is outside is picked and dropped."""
+    builder, dtype = emitter.builder, op.x.tile.dtype
+    indices = emitter.get(op.indices, layout)
+    source, registers = _held(emitter, op.x)
+    scratch = Scratch(emitter, op.x.tile)
+    scratch.write(registers, source)
+    strides, extent = row_major_strides(op.x.tile.shape), op.x.tile.shape[op.axis]
+    others = [axis for axis in range(len(op.x.tile.shape)) if axis != op.axis]
+    nothing, found = padding(dtype), []
+    for register, index in enumerate(indices):
+        limit = constant(index.type, extent)
+        inside = builder.icmp("ult", index, limit)
+        near = builder.intrinsic("llvm.umin", index, constant(index.type, max(extent - 1, 0)))
+        place = builder.mul(builder.cast("trunc", near, "i32"), i32(strides[op.axis]))
+        for axis, seen in zip(others, op.along, strict=True):
+            coordinate = emitter.coordinate(layout, seen, register)
+            last = i32(op.x.tile.shape[axis] - 1)
+            bounded = builder.intrinsic("llvm.umin", coordinate, last)
+            place = builder.add(place, builder.mul(bounded, i32(strides[axis])))
+        loaded = builder.load(
+            scratch.type, builder.gep(scratch.type, scratch.pointer, place), dtype.bytes
+        )
+        found.append(builder.select(inside, as_register(builder, loaded, dtype), nothing))
+    return found
