@@ -73,7 +73,8 @@ def run(options: argparse.Namespace, screen: Screen) -> int:
         return 2 if fault.code in OF_THE_CALL else 1
     seconds = time.perf_counter() - start
     if options.save:
-        np.savez(options.save, **arrays)
+        named: dict[str, Any] = dict(arrays)
+        np.savez(options.save, **named)
     changed = {name: _changes(before[name], array) for name, array in arrays.items()}
     if screen.as_json:
         screen.show_json({"kernel": kernel, "seconds": seconds, "changed": changed})

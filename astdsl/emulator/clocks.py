@@ -1,15 +1,16 @@
 """Vector clocks of the warps of every block: what each warp knows of the others' past.
 
 Time counts the accesses of the machine.  A warp learns of others when it passes a barrier at which
-they arrived; the actor after the last warp is the async proxy, learnt of through mbarriers and
-group waits.  Invariant: `known[b, w, a]` is a time up to which everything that actor `a` of block
-`b` did is ordered before what warp `w` does next; where that is not clear it is taken as ordered.
+they arrived.  The actors of a cluster are the warps of its blocks, block after block, and last the
+async proxy, learnt of through mbarriers and group waits.  Invariant: `known[b, w, a]` is a time up
+to which everything that actor `a` of block `b`'s cluster did is ordered before what warp `w` does
+next; where that is not clear it is taken as ordered.
 Source: PTX ISA 8.9 "Causality order", 8.9.3 "Synchronizes-with".
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
@@ -29,10 +30,12 @@ class Clocks:
     def __init__(self, m: Machine) -> None:
         self._m = m
         self.n_warps = -(-m.n_threads // 32)
-        self.n_actors = self.n_warps + 1
+        self.n_actors = m.launch.cluster_size * self.n_warps + 1
         self.known = np.zeros((m.n_blocks, self.n_warps, self.n_actors), np.int32)
-        own = np.arange(self.n_warps)
-        self.known[:, own, own] = _ALWAYS
+        # The number of each block's first warp among the actors of its cluster.
+        self.base = np.arange(m.n_blocks) % m.launch.cluster_size * self.n_warps
+        rows, own = np.arange(m.n_blocks)[:, None], np.arange(self.n_warps)
+        self.known[rows, own, self.actors(rows, own)] = _ALWAYS
         self._places: list[int | str] = [0]
 
     @property
@@ -54,6 +57,19 @@ class Clocks:
         """Return the block and the warp in it of every lane."""
         return self._m.block_of[lanes.sel], self._m.thread_of[lanes.sel] >> 5
 
+    def actors(self, rows: Array, warps: Array) -> Array:
+        """Return the numbers of warps of blocks among the actors of their clusters."""
+        found: Array = self.base[rows] + warps
+        return found
+
+    def place_of(self, row: int, actor: int) -> str:
+        """Return which warp an actor is, for reports of block `row`."""
+        size = self._m.launch.cluster_size
+        if size == 1:
+            return f"warp {actor}"
+        rank, warp = divmod(actor, self.n_warps)
+        return f"warp {warp} of block {rank} of the cluster"
+
     def mask(self, lanes: Lanes) -> BoolArray:
         """Return which warps, [blocks, warps], some of the lanes belong to."""
         mask = np.zeros(self.known.shape[:2], np.bool_)
@@ -69,39 +85,44 @@ class Clocks:
         if lanes.contiguous:
             span, width = cast(slice, lanes.sel), 32 * len(known)
             known = known[:, span.start // width : (span.stop - 1) // width + 1]
-        return int(known[..., : self.n_warps].min()), int(known[..., self.n_warps].min())
+        return int(known[..., :-1].min()), int(known[..., -1].min())
 
-    def stamps(self, warps: Array) -> Array:
-        """Return the stamps of accesses that warps make now."""
-        made: Array = (self.now * self.n_actors + warps).astype(np.int32)
+    def stamps(self, rows: Array, warps: Array) -> Array:
+        """Return the stamps of accesses that warps of blocks make now."""
+        made: Array = (self.now * self.n_actors + self.actors(rows, warps)).astype(np.int32)
         return made
 
     def unordered(self, stamps: Array, known: Array) -> BoolArray:
         """Say which stamps, [n, ...], are not known: `known` is [n, actors]."""
         newest = int(stamps.max())
-        if newest < (int(known[:, : self.n_warps].min()) + 1) * self.n_actors:
+        if newest < (int(known[:, :-1].min()) + 1) * self.n_actors:
             return np.zeros(stamps.shape, np.bool_)
         flat = stamps.reshape(len(stamps), -1)
         time, actor = np.divmod(flat, self.n_actors)
         late = time > np.take_along_axis(known, actor, axis=1)
         return late.reshape(stamps.shape)
 
-    def issuers(self, lanes: Lanes) -> Array:
-        """Return what all warps of the lanes know, for each block, [blocks, actors].
+    def issuers(self, lanes: Lanes, rows: Array) -> Array:
+        """Return what those know who issue an operation on blocks, [rows, actors].
 
-        Blocks without a lane are counted as knowing everything.
+        One lane for each of the rows, or all warps of the lanes that the row's block has; a block
+        without a lane counts as knowing everything.
         """
         n_blocks = len(self.known)
+        if lanes.n == len(rows) and not (lanes.contiguous and lanes.n == n_blocks):
+            each: Array = self.known[self.warps(lanes)]
+            return each
         if lanes.contiguous:
             span, width = cast(slice, lanes.sel), 32 * n_blocks
             first, last = span.start // width, (span.stop - 1) // width
             if first == last and lanes.n == n_blocks:
-                return self.known[:, first]
+                one: Array = self.known[rows, first]
+                return one
             if lanes.n % width == 0 and span.start % width == 0:
                 whole: Array = self.known[:, first : last + 1].min(axis=1)
-                return whole
+                return whole[rows]
         known: Array = np.where(self.mask(lanes)[:, :, None], self.known, _ALWAYS).min(axis=1)
-        return known
+        return known[rows]
 
     def know_all(self, lanes: Lanes) -> None:
         """Let warps know everything that has happened so far: the order is not looked into."""
@@ -109,7 +130,7 @@ class Clocks:
 
     def know_async(self, lanes: Lanes) -> None:
         """Let warps know what the async proxy has done so far: they waited for a group."""
-        self.known[self.mask(lanes), self.n_warps] = self.now
+        self.known[self.mask(lanes), -1] = self.now
 
     def _raise(self, where: BoolArray, to: Array | int) -> None:
         np.copyto(self.known, np.maximum(self.known, to), where=where)
@@ -130,29 +151,30 @@ class Channel:
             wider[:, :have] = self._held
             self._held = wider
 
-    def _distinct(self, rows: Array, warps: Array, columns: Array) -> tuple[Array, Array, Array]:
-        """Return each (block, warp, object) once."""
-        n_warps, n_columns = self._clocks.n_warps, self._held.shape[1]
-        key = (rows * n_warps + warps) * n_columns + columns
+    def _distinct(self, who: tuple[Array, Array], objects: tuple[Array, Array]) -> Any:
+        """Return each pair of a warp and an object once: block and warp, row and column."""
+        (blocks, warps), (rows, columns) = who, objects
+        n_warps, shape = self._clocks.n_warps, self._held.shape
+        key = ((blocks * n_warps + warps) * shape[0] + rows) * shape[1] + columns
         _, first = np.unique(key, return_index=True)
-        return rows[first], warps[first], columns[first]
+        return (blocks[first], warps[first]), (rows[first], columns[first])
 
-    def give(self, rows: Array, warps: Array, columns: Array) -> None:
+    def give(self, who: tuple[Array, Array], rows: Array, columns: Array) -> None:
         """Add what warps know, and their own past, to the objects at which they arrive."""
         self._reach(columns)
-        rows, warps, columns = self._distinct(rows, warps, columns)
+        who, objects = self._distinct(who, (rows, columns))
         clocks = self._clocks
-        mine = clocks.known[rows, warps]
-        mine[np.arange(len(rows)), warps] = clocks.now
-        np.maximum.at(self._held, (rows, columns), mine)
+        mine = clocks.known[who]
+        mine[np.arange(len(mine)), clocks.actors(*who)] = clocks.now
+        np.maximum.at(self._held, objects, mine)
 
     def give_async(self, rows: Array, columns: Array) -> None:
         """Add that the async proxy has come to now: an operation has completed there."""
         self._reach(columns)
-        self._held[rows, columns, self._clocks.n_warps] = self._clocks.now
+        self._held[rows, columns, -1] = self._clocks.now
 
-    def take(self, rows: Array, warps: Array, columns: Array) -> None:
+    def take(self, who: tuple[Array, Array], rows: Array, columns: Array) -> None:
         """Let warps that pass an object know what was given to it."""
         self._reach(columns)
-        rows, warps, columns = self._distinct(rows, warps, columns)
-        np.maximum.at(self._clocks.known, (rows, warps), self._held[rows, columns])
+        who, objects = self._distinct(who, (rows, columns))
+        np.maximum.at(self._clocks.known, who, self._held[objects])

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from astdsl.emulator.machine import Machine
     from astdsl.emulator.scalars import Array, BoolArray
 
-__all__ = ["BulkStore", "Transfer", "issue_load", "unit_dtype"]
+__all__ = ["BulkStore", "Transfer", "issue_load", "issue_shared", "unit_dtype"]
 
 
 def unit_dtype(unit_bytes: int) -> np.dtype[Any]:
@@ -88,6 +88,14 @@ class Transfer:
         """Write the units to shared memory."""
         view, index = self._shared()
         view[index] = values
+
+    def combine_shared(self, values: Array, dtype: np.dtype[Any], combine: Any) -> None:
+        """Combine units, elements of `dtype`, with shared memory, lane after lane."""
+        view = self.m.memory.shared.data.view(dtype)
+        for k, row in enumerate(self.rows):
+            units = self.units if self.units.ndim == 1 else self.units[k]
+            new = combine(view[row, units], values[k].view(dtype))
+            view[row, units] = new.astype(dtype)
 
     def read_global(self) -> tuple[Array, BoolArray | None]:
         """Return the units in global memory, outside ones filled, and which are undefined."""
@@ -189,6 +197,43 @@ def issue_load(transfer: Transfer, barrier_rows: Array, barrier_offsets: Array) 
     operation.signals = True
     if m.guard is not None:
         m.guard.begin_write(operation, transfer.lanes, chunks)
+    m.asynchronous.issue(operation)
+
+
+def issue_shared(
+    source: Transfer, target: Transfer, barrier: tuple[Array, Array], combine: Any = None
+) -> None:
+    """Issue a copy between blocks of a cluster, counted off a barrier of the target's block.
+
+    `combine` = (dtype, function) reduces the units of the target instead of replacing them.
+    """
+    m, sizes = source.m, np.full(len(barrier[0]), source.size_bytes, np.int64)
+
+    def perform() -> None:
+        values = source.read_shared()
+        if combine is None:
+            target.write_shared(values)
+        else:
+            target.combine_shared(values, *combine)
+        if m.guard is not None:
+            m.guard.end(operation)
+        else:
+            define(m.memory.shared, target.chunks())
+        try:
+            mbarriers_of(m).complete_bytes(*barrier, sizes)
+        except BarrierMisuse as error:
+            raise target.fault(error.code, error.message, error.at) from None
+        if m.guard is not None:
+            m.guard.complete_mbarrier(*barrier)
+        m.wake = True
+
+    operation = source.operation(perform)
+    operation.signals = True
+    operation.blocks = np.concatenate([source.rows, target.rows])
+    if m.guard is not None:
+        m.guard.begin_read(operation, source.lanes, source.chunks())
+        begin = m.guard.begin_write if combine is None else m.guard.begin_combine
+        begin(operation, target.lanes, target.chunks())
     m.asynchronous.issue(operation)
 
 

@@ -80,8 +80,8 @@ class SharedGuard:
         self.clocks = Clocks(m)
         self._block_barriers = Channel(self.clocks, m.n_blocks)
         self._mbarriers = Channel(self.clocks, m.n_blocks)
-        # Clocks are kept by block; accesses across a cluster are not compared.
-        self.races = SharedRaces(m, self.clocks) if m.launch.cluster_size == 1 else None
+        self._cluster_barriers = Channel(self.clocks, m.n_blocks // m.launch.cluster_size)
+        self.races = SharedRaces(m, self.clocks)
 
     # Ordinary accesses.
 
@@ -92,8 +92,7 @@ class SharedGuard:
             busy = self._writing[rows, offsets >> _CHUNK_SHIFT] > 0
             if busy.any():
                 raise self._collision(lanes, rows, offsets, busy, "read")
-        if self.races is not None:
-            self.races.read(lanes, rows, offsets, width)
+        self.races.read(lanes, rows, offsets, width)
 
     def write(self, lanes: Lanes, rows: Array, offsets: Array, width: int) -> None:
         """Check an ordinary write; no proxy fence covers it yet."""
@@ -104,13 +103,11 @@ class SharedGuard:
             if busy.any():
                 raise self._collision(lanes, rows, offsets, busy, "written")
         self._clean[rows, offsets >> _CHUNK_SHIFT] = False
-        if self.races is not None:
-            self.races.write(lanes, rows, offsets, width)
+        self.races.write(lanes, rows, offsets, width)
 
     def fence(self, lanes: Lanes) -> None:
         """Run `fence.proxy.async` of warps."""
-        if self.races is not None:
-            self.races.fence(lanes)
+        self.races.fence(lanes)
 
     def undefine(self, rows: Array, offsets: Array) -> None:
         """Note that bytes hold nothing, although a copy has come."""
@@ -120,25 +117,35 @@ class SharedGuard:
 
     def arrive(self, lanes: Lanes, numbers: Array) -> None:
         """Note that warps arrive at block barriers."""
-        self._block_barriers.give(*self.clocks.warps(lanes), numbers)
+        who = self.clocks.warps(lanes)
+        self._block_barriers.give(who, who[0], numbers)
 
     def passed(self, lanes: Lanes, numbers: Array) -> None:
         """Note that warps pass block barriers."""
-        self._block_barriers.take(*self.clocks.warps(lanes), numbers)
+        who = self.clocks.warps(lanes)
+        self._block_barriers.take(who, who[0], numbers)
+
+    def arrive_cluster(self, lanes: Lanes) -> None:
+        """Note that warps arrive at the barriers of their clusters."""
+        self._cluster_barriers.give(*self._at_cluster(lanes))
+
+    def pass_cluster(self, lanes: Lanes) -> None:
+        """Note that warps pass the barriers of their clusters."""
+        self._cluster_barriers.take(*self._at_cluster(lanes))
+
+    def _at_cluster(self, lanes: Lanes) -> tuple[tuple[Array, Array], Array, Array]:
+        who = self.clocks.warps(lanes)
+        return who, who[0] // self._m.launch.cluster_size, np.zeros(lanes.n, np.int64)
 
     def arrive_mbarrier(self, lanes: Lanes, rows: Array, offsets: Array) -> None:
         """Note that warps arrive at mbarriers."""
-        if self.races is not None:
-            self.races.touch(lanes, rows, offsets, BARRIER_BYTES)
-            warps = self._m.thread_of[lanes.sel] >> 5
-            self._mbarriers.give(rows, warps, self._barriers.columns(offsets))
+        self.races.touch(lanes, rows, offsets, BARRIER_BYTES)
+        self._mbarriers.give(self.clocks.warps(lanes), rows, self._barriers.columns(offsets))
 
     def pass_mbarrier(self, lanes: Lanes, rows: Array, offsets: Array) -> None:
         """Note that warps have seen phases of mbarriers complete."""
-        if self.races is not None:
-            self.races.touch(lanes, rows, offsets, BARRIER_BYTES)
-            warps = self._m.thread_of[lanes.sel] >> 5
-            self._mbarriers.take(rows, warps, self._barriers.columns(offsets))
+        self.races.touch(lanes, rows, offsets, BARRIER_BYTES)
+        self._mbarriers.take(self.clocks.warps(lanes), rows, self._barriers.columns(offsets))
 
     def complete_mbarrier(self, rows: Array, offsets: Array) -> None:
         """Note that an asynchronous operation has completed at mbarriers."""
@@ -167,6 +174,14 @@ class SharedGuard:
         self._defined[index] = 0
         self._uses.append(_Use(operation, index, writes=True))
 
+    def begin_combine(self, operation: Operation, lanes: Lanes, index: Index) -> None:
+        """Check that an operation may change what chunks hold; several may do so at a time."""
+        self._check_defined(operation, lanes, index)
+        self._check_fenced(operation, lanes, index, "changes")
+        self._check_idle(operation, lanes, index, self._reading, "changes")
+        self._writing[index] += 1
+        self._uses.append(_Use(operation, index, writes=True))
+
     def end(self, operation: Operation) -> None:
         """End all accesses of an operation; what it wrote is defined."""
         for use in [u for u in self._uses if u.operation is operation]:
@@ -176,8 +191,7 @@ class SharedGuard:
             if use.writes:
                 self._defined[use.index] = _ALL_DEFINED
                 self._clean[use.index] = True
-            if self.races is not None:
-                self.races.done(use.index, operation.place, writes=use.writes)
+            self.races.done(use.index, operation.place, writes=use.writes)
 
     # Reports.
 
@@ -208,8 +222,6 @@ class SharedGuard:
 
     def _check_fenced(self, operation: Operation, lanes: Lanes, index: Index, verb: str) -> None:
         """Fault if no proxy fence covers an ordinary write."""
-        if self.races is None:
-            return
         bare = self.races.uncovered(index)
         if bare.any():
             row, offset = self._place(index, bare)
@@ -227,8 +239,6 @@ class SharedGuard:
         self, operation: Operation, lanes: Lanes, index: Index, *, writes: bool
     ) -> None:
         """Fault if an access of another warp is not ordered before the operation."""
-        if self.races is None:
-            return
         unordered = self.races.unordered(lanes, index, writes=writes)
         if unordered.any():
             row, offset = self._place(index, unordered)

@@ -51,6 +51,13 @@ class Lanes:
         lanes._index = index
         return lanes
 
+    @classmethod
+    def listed(cls, index: Index) -> Lanes:
+        """Make a list of lanes in any order, some of them perhaps repeated: for reading only."""
+        lanes = cls.__new__(cls)
+        lanes.sel, lanes.n, lanes.contiguous, lanes._index = index, len(index), False, index
+        return lanes
+
     @property
     def index(self) -> Index:
         """Return the lane numbers as an array."""

@@ -63,6 +63,18 @@ def check_span(m: Machine, lanes: Lanes, span: Span, offsets: Array) -> None:
         raise misaligned(m, lanes, span.space, offsets, width)
 
 
+def _require_running(m: Machine, lanes: Lanes, rows: Array, ended: BoolArray) -> None:
+    """Fault if the shared memory of another block is accessed after the block's end."""
+    if ended.any():
+        rank = int(np.broadcast_to(rows, lanes.n)[np.argmax(ended)]) % m.launch.cluster_size
+        raise m.fault(
+            "E258",
+            f"the block of rank {rank}, whose shared memory is accessed, has ended",
+            lanes.first(ended),
+            help="let all blocks of a cluster end together: `barrier.cluster` before the end",
+        )
+
+
 class Memory:
     """All spaces of one machine."""
 
@@ -187,7 +199,8 @@ class Memory:
             if (rank >= size).any():
                 text = f"shared address of a block outside the cluster of {size}"
                 raise m.fault("E220", text, lanes.first(rank >= size))
-            rows = rows // size * size + rank
+            own, rows = rows, rows // size * size + rank
+            _require_running(m, lanes, rows, (rows != own) & (m.barriers.live[rows] == 0))
         span = Span("shared", self.shared.size_bytes, width, aligned=aligned)
         check_span(m, lanes, span, offsets)
         return rows, offsets, self.shared

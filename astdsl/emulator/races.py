@@ -26,7 +26,7 @@ Index = tuple[Any, Any]
 
 
 class SharedRaces:
-    """Stamps of the accesses of a machine's shared memory; clusters of one block only."""
+    """Stamps of the accesses of a machine's shared memory."""
 
     def __init__(self, m: Machine, clocks: Clocks) -> None:
         shared = m.memory.shared
@@ -42,8 +42,9 @@ class SharedRaces:
         self._fetched = np.zeros_like(self.stored)
         # When each of these happened last, anywhere: what every warp knows of needs no look.
         self._newest_write = self._newest_read = self._newest_copy = self._newest_fetch = 0
-        # Up to when the ordinary writes of each warp are covered by a proxy fence.
-        self._covered = np.zeros((n, clocks.n_warps), np.int32)
+        # Up to when the ordinary writes of each warp of a cluster are covered by a proxy fence.
+        self._size = m.launch.cluster_size
+        self._covered = np.zeros((n // self._size, clocks.n_actors - 1), np.int32)
 
     # Ordinary accesses.
 
@@ -53,13 +54,13 @@ class SharedRaces:
         floor, async_floor = clocks.floor(lanes)
         if self._newest_write > floor:
             place = self._words(rows, offsets, width)
-            bad = clocks.unordered(self._written[place], self._known(lanes, rows))
+            bad = clocks.unordered(self._written[place], self._known(lanes))
             self._check(lanes, bad, place, self._written)
         if self._newest_copy > async_floor:
             what = ("read", (self._copied,))
-            self._check_async(lanes, rows, offsets, self._known(lanes, rows), what)
+            self._check_async(lanes, rows, offsets, self._known(lanes), what)
         self._newest_read = clocks.tick()
-        made = clocks.stamps(clocks.warps(lanes)[1])
+        made = clocks.stamps(*clocks.warps(lanes))
         self._stamp(self._read, rows, offsets, width, made)
         self._loaded.reshape(-1)[self._chunk(rows, offsets)] = made
 
@@ -70,13 +71,13 @@ class SharedRaces:
         # Two warps may write one word in any order: compilers store replicated values that way.
         if width >= WORD_BYTES and self._newest_read > floor:
             place = self._words(rows, offsets, width)
-            bad = clocks.unordered(self._read[place], self._known(lanes, rows))
+            bad = clocks.unordered(self._read[place], self._known(lanes))
             self._check(lanes, bad, place, self._read)
         if max(self._newest_copy, self._newest_fetch) > async_floor:
             what = ("written", (self._copied, self._fetched))
-            self._check_async(lanes, rows, offsets, self._known(lanes, rows), what)
+            self._check_async(lanes, rows, offsets, self._known(lanes), what)
         self._newest_write = clocks.tick()
-        made = clocks.stamps(clocks.warps(lanes)[1])
+        made = clocks.stamps(*clocks.warps(lanes))
         self._stamp(self._written, rows, offsets, width, made if width >= WORD_BYTES else made * 0)
         self.stored.reshape(-1)[self._chunk(rows, offsets)] = made
 
@@ -85,8 +86,8 @@ class SharedRaces:
         place: Array = rows * self.stored.shape[1] + (offsets >> 4)
         return place
 
-    def _known(self, lanes: Lanes, rows: Array) -> Array:
-        known: Array = self._clocks.known[rows, self._clocks.warps(lanes)[1]]
+    def _known(self, lanes: Lanes) -> Array:
+        known: Array = self._clocks.known[self._clocks.warps(lanes)]
         return known
 
     def _stamp(self, times: Array, rows: Array, offsets: Array, width: int, made: Array) -> None:
@@ -110,7 +111,7 @@ class SharedRaces:
     def made(self, lanes: Lanes, rows: Array, offsets: Array, size_bytes: int) -> None:
         """Note that warps made an object in shared memory."""
         self._newest_write = self._clocks.tick()
-        stamps = self._clocks.stamps(self._clocks.warps(lanes)[1])
+        stamps = self._clocks.stamps(*self._clocks.warps(lanes))
         self._written[self._words(rows, offsets, size_bytes)] = stamps[:, None]
 
     def _words(self, rows: Array, offsets: Array, width: int) -> tuple[Array, Array]:
@@ -123,9 +124,9 @@ class SharedRaces:
         """Run fence.proxy.async: what the warps know of and did themselves is covered."""
         clocks = self._clocks
         rows, warps = np.nonzero(clocks.mask(lanes))
-        mine = clocks.known[rows, warps, : clocks.n_warps]
-        mine[np.arange(len(rows)), warps] = clocks.now
-        np.maximum.at(self._covered, rows, mine)
+        mine = clocks.known[rows, warps, :-1]
+        mine[np.arange(len(rows)), clocks.actors(rows, warps)] = clocks.now
+        np.maximum.at(self._covered, rows // self._size, mine)
 
     def uncovered(self, index: Index) -> BoolArray:
         """Say which chunks have an ordinary write that no proxy fence covers."""
@@ -133,16 +134,17 @@ class SharedRaces:
         if not stamps.any():
             return np.zeros(stamps.shape, np.bool_)
         time, warp = np.divmod(stamps.reshape(len(stamps), -1), self._clocks.n_actors)
-        covered = np.take_along_axis(self._covered[self._rows(index)], warp, axis=1)
+        clusters = self._rows(index) // self._size
+        covered = np.take_along_axis(self._covered[clusters], warp, axis=1)
         late: BoolArray = time > covered
         return late.reshape(stamps.shape)
 
     def unordered(self, lanes: Lanes, index: Index, *, writes: bool) -> BoolArray:
         """Say which chunks an operation uses without an order after the accesses before it."""
         clocks, rows = self._clocks, self._rows(index)
-        known = clocks.issuers(lanes)[rows]
+        known = clocks.issuers(lanes, rows)
         copied = self._copied[index]
-        latest = known[:, clocks.n_warps].reshape(-1, *(1,) * (copied.ndim - 1))
+        latest = known[:, -1].reshape(-1, *(1,) * (copied.ndim - 1))
         bad: BoolArray = copied > latest
         if writes:
             bad |= self._fetched[index] > latest
@@ -179,9 +181,10 @@ class SharedRaces:
             row, column = (int(np.broadcast_to(p, bad.shape)[at, word]) for p in place)
             time, warp = divmod(int(stamps[row, column]), self._clocks.n_actors)
             verb = "writes" if stamps is self._written else "reads"
+            who = self._clocks.place_of(row, warp)
             raise self._m.fault(
                 "E232",
-                f"shared memory at {WORD_BYTES * column:#x}: warp {warp} {verb} it "
+                f"shared memory at {WORD_BYTES * column:#x}: {who} {verb} it "
                 f"({self._clocks.place_text(time)}), and no barrier orders that before this access",
                 int(lanes.index[at]),
                 help="put a barrier between the two accesses",
@@ -193,7 +196,7 @@ class SharedRaces:
         verb, arrays = what
         chunks = offsets >> 4
         for times in arrays:
-            bad = times[rows, chunks] > known[:, self._clocks.n_warps]
+            bad = times[rows, chunks] > known[:, -1]
             if bad.any():
                 at = int(np.argmax(bad))
                 offset = int(np.broadcast_to(offsets, len(bad))[at])

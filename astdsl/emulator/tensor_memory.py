@@ -53,15 +53,16 @@ class TensorMemory:
         self._loading = np.zeros(shape, np.bool_)
         self._users: list[tuple[Operation, Cells, bool]] = []
         self._races: TensorRaces | None = None
-        if m.guard is not None and m.guard.races is not None:
+        if m.guard is not None:
             self._races = TensorRaces(m.guard.clocks, shape)
         m.exit_checks.append(self._check_freed)
 
     # Allocation.
 
-    def find_free(self, row: int, columns: int) -> int | None:
-        """Return the first aligned run of free columns of a block, None when there is none."""
-        free = ~self.allocated[row].reshape(-1, columns).any(axis=1)
+    def find_free(self, rows: tuple[int, ...], columns: int) -> int | None:
+        """Return the first aligned run of columns free in all the blocks, None without one."""
+        taken = self.allocated[list(rows)].any(axis=0)
+        free = ~taken.reshape(-1, columns).any(axis=1)
         return int(np.argmax(free)) * columns if free.any() else None
 
     def allocate(self, row: int, first: int, columns: int) -> None:
@@ -133,7 +134,7 @@ class TensorMemory:
 
     def _check_operation(self, cells: Cells, lanes: Lanes, what: str, *, writes: bool) -> None:
         if self._races is not None and self._m.guard is not None:
-            known = self._m.guard.clocks.issuers(lanes)[cells[0]]
+            known = self._m.guard.clocks.issuers(lanes, cells[0])
             where = self._index(cells)
             unordered = self._races.unordered_operation(where, known, writes=writes)
             self._check_order(unordered, where, int(lanes.index[0]), what)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from astdsl.emulator.asynchronous import Operation
+from astdsl.emulator.formats.errors import FormatError
 from astdsl.emulator.formats.fragments import accumulator_lanes
 from astdsl.emulator.formats.instruction import InstructionDescriptor
 from astdsl.emulator.matrix import accumulate, multiply, widen
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ORDER", "OpenProduct", "ScaleTile", "Step", "TensorProduct", "TensorTile", "cells_of",
-    "tensor_memory", "tile_at",
+    "pair_tile_at", "tensor_memory", "tile_at",
 ]  # fmt: skip
 
 ORDER = "tcgen05"
@@ -95,6 +96,14 @@ def tile_at(address: int, rows: int, columns: int) -> TensorTile:
     return TensorTile(accumulator_lanes(rows, address >> LANE_SHIFT), slice(first, first + columns))
 
 
+def pair_tile_at(address: int, rows: int, columns: int) -> TensorTile:
+    """Return the cells of the rows that one block of a pair holds, from lane 0 on."""
+    first = address & COLUMN_MASK
+    if address >> LANE_SHIFT:
+        raise FormatError(f"a tile of a pair begins in lane 0, not {address >> LANE_SHIFT}")
+    return TensorTile(np.arange(rows), slice(first, first + columns))
+
+
 def cells_of(blocks: Array, tile: TensorTile) -> Cells:
     """Return the rectangle of tensor memory that a tile touches in each block."""
     return blocks, np.unique(tile.lanes // GROUP_LANES), tile.columns
@@ -104,7 +113,9 @@ def cells_of(blocks: Array, tile: TensorTile) -> Cells:
 class TensorProduct:
     """Products in flight on one accumulator of some blocks; `keeps` says which add to it.
 
-    `shift` divides D by 2^shift first.
+    `shift` divides D by 2^shift first. With `n_blocks` = 2 rows are pairs of blocks, which hold
+    halves of A, B and D: of D each has half the rows, or for M = 128 as 128 lanes of N / 2 columns,
+    the right half below the left (PTX ISA 9.7.16.10.5, layouts A and B).
     """
 
     m: Machine
@@ -114,6 +125,7 @@ class TensorProduct:
     d_address: int
     keeps: BoolArray
     shift: int = 0
+    n_blocks: int = 1
     steps: list[Step] = field(default_factory=list)
     d_tile: TensorTile = field(init=False)
     operation: Operation = field(init=False)
@@ -121,8 +133,19 @@ class TensorProduct:
     def __post_init__(self) -> None:
         m, d = self.m, self.descriptor
         what = f"tcgen05.mma m{d.m}n{d.n}"
-        self.d_tile = tile_at(self.d_address, d.m, d.n)
+        self.d_tile = self._tile_of_d()
         self.operation = Operation(self._perform, what, m.place_text(m.pc), ORDER, blocks=self.rows)
+
+    def _tile_of_d(self) -> TensorTile:
+        d = self.descriptor
+        if self.n_blocks == 1:
+            return tile_at(self.d_address, d.m, d.n)
+        return pair_tile_at(self.d_address, 128, d.n if self._is_whole else d.n // 2)
+
+    @property
+    def _is_whole(self) -> bool:
+        """Return whether a block holds whole rows of D."""
+        return self.n_blocks == 1 or self.descriptor.m == 256
 
     @property
     def done(self) -> bool:
@@ -166,6 +189,10 @@ class TensorProduct:
         product = multiply(self._scaled(self._a_values(), 0), self._scaled(self._b_values(), 1))
         if d.negate_a != d.negate_b:
             product = -product
+        if not self._is_whole:
+            n, m, columns = product.shape
+            halves = product.reshape(n, m, 2, columns // 2).transpose(0, 2, 1, 3)
+            product = halves.reshape(n, 2 * m, columns // 2)
         dtype = _ACCUMULATORS[d.d_type]
         where = self._where()
         old: Array | None = None
@@ -206,7 +233,12 @@ class TensorProduct:
 
     def _b_values(self) -> Array:
         tiles = [step.b for step in self.steps]
-        return read_tiles(self.m, self.rows, tiles, self.descriptor.b_type)
+        values = read_tiles(self.m, self.rows, tiles, self.descriptor.b_type)
+        if self.n_blocks == 1:
+            return values
+        # Both blocks of a pair multiply by the columns of both.
+        n, columns, depth = values.shape
+        return np.repeat(values.reshape(n // 2, 2 * columns, depth), 2, axis=0)
 
     def _a_values(self) -> Array:
         name = self.descriptor.a_type

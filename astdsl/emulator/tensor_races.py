@@ -35,7 +35,8 @@ class TensorRaces:
         """Note an access that warps make: `where` is [warps, groups, columns]."""
         self._clocks.tick()
         stamps = self._stored if stores else self._loaded
-        stamps[where] = self._clocks.stamps(warps)[:, None, None]
+        rows = where[0].reshape(-1)
+        stamps[where] = self._clocks.stamps(rows, warps)[:, None, None]
 
     def done(self, where: Where, place: str, *, writes: bool) -> None:
         """Note that an operation issued at `place` has used cells."""
@@ -49,7 +50,7 @@ class TensorRaces:
         """Say which cells a warp accesses without having waited for who used them before."""
         rows = where[0].reshape(-1)
         known = self._clocks.known[rows, warps]
-        latest = known[:, self._clocks.n_warps][:, None, None]
+        latest = known[:, -1][:, None, None]
         bad: BoolArray = (self._used if stores else self._written)[where] > latest
         return bad | self._clocks.unordered(self._stored[where], known)
 

@@ -368,7 +368,7 @@ def test_ending_with_a_product_in_flight_is_a_fault() -> None:
 @pytest.mark.parametrize(
     ("old", "new"),
     [
-        ("kind::f16", "kind::mxf8f6f4.block_scale"), ("cta_group::1.kind", "cta_group::2.kind"),
+        ("kind::f16", "kind::mxf8f6f4.block_scale"), ("mma.cta_group::1", "mma.cta_group::3"),
         ("mma.cta", "mma.ws.cta"), ("mma.cta", "mma.sp.cta"),
         ("%r13, %p5", "%r13, {%r20, %r21, %r22, %r23}, %p5"),
     ],

@@ -84,10 +84,11 @@ def _named(table: dict[int, str], code: int, what: str, kind: MmaKind) -> str:
     return table[code]
 
 
-def decode_instruction(bits: int, kind: MmaKind) -> InstructionDescriptor:
-    """Decode and check the descriptor for `cta_group::1`, dense.
+def decode_instruction(bits: int, kind: MmaKind, n_blocks: int = 1) -> InstructionDescriptor:
+    """Decode and check the descriptor of a dense product of one block or of two.
 
-    M is 64 or 128; N is 8 to 256 in steps of 8 for M = 64, of 16 for M = 128 (PTX ISA table 39).
+    M is 64 or 128; N is 8 to 256 in steps of 8 for M = 64, of 16 for M = 128. For two blocks M is
+    128 or 256, and N 16 to 256 in steps of 16 (PTX ISA table 39).
     """
     if bits & 0b111:
         raise FormatError("instruction descriptor: sparse operands are not supported")
@@ -99,7 +100,7 @@ def decode_instruction(bits: int, kind: MmaKind) -> InstructionDescriptor:
     if kind.name != "i8" and saturate:
         raise FormatError("instruction descriptor: only kind::i8 saturates")
     m, n = (bits >> 24 & 31) << 4, (bits >> 17 & 63) << 3
-    _check_extents(m, n)
+    _check_extents(m, n, n_blocks)
     return InstructionDescriptor(
         m, n,
         _named(kind.operands, bits >> 7 & 7, "A", kind),
@@ -109,9 +110,11 @@ def decode_instruction(bits: int, kind: MmaKind) -> InstructionDescriptor:
     )  # fmt: skip
 
 
-def _check_extents(m: int, n: int) -> None:
-    if m not in (64, 128):
-        raise FormatError(f"instruction descriptor: M is {m}, must be 64 or 128 for one CTA")
+def _check_extents(m: int, n: int, n_blocks: int) -> None:
+    allowed = (64 * n_blocks, 128 * n_blocks)
+    if m not in allowed:
+        which = "64 or 128 for one block" if n_blocks == 1 else "128 or 256 for a pair of blocks"
+        raise FormatError(f"instruction descriptor: M is {m}, must be {which}")
     step = 8 if m == 64 else 16
     if n % step or not step <= n <= 256:
         raise FormatError(f"instruction descriptor: N is {n}, must be {step}..256 step {step}")
@@ -125,8 +128,10 @@ class ScaleIds:
     b: int
 
 
-def decode_scaled_instruction(bits: int, kind: MmaKind) -> tuple[InstructionDescriptor, ScaleIds]:
-    """Decode the descriptor of a block-scaled product for one CTA (PTX ISA tables 43, 44)."""
+def decode_scaled_instruction(
+    bits: int, kind: MmaKind, n_blocks: int = 1
+) -> tuple[InstructionDescriptor, ScaleIds]:
+    """Decode the descriptor of a block-scaled product (PTX ISA tables 43, 44)."""
     if bits & 0b111:
         raise FormatError("instruction descriptor: sparse operands are not supported")
     if bits >> 31:
@@ -134,7 +139,9 @@ def decode_scaled_instruction(bits: int, kind: MmaKind) -> tuple[InstructionDesc
     if not kind.can_transpose and bits >> 15 & 3:
         raise FormatError(f"instruction descriptor: kind::{kind.name} cannot transpose")
     m, n = (bits >> 27 & 3) << 7, (bits >> 17 & 63) << 3
-    _check_extents(m, n)
+    _check_extents(m, n, n_blocks)
+    if n_blocks == 2 and m == 128:
+        raise FormatError("block-scaled products of M = 128 on two blocks are not supported")
     b_width = 7 if kind.can_transpose else 3
     descriptor = InstructionDescriptor(
         m, n,

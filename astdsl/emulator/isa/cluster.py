@@ -54,6 +54,7 @@ class ClusterBarrier:
 def prepare_arrive(ops: Operands) -> Control:
     """`barrier.cluster.arrive{.release,.relaxed}{.aligned}`: arrive and go on."""
     ops.allow(*_WORDS)
+    relaxed = ops.has("relaxed")
 
     def execute(m: Machine, lanes: Lanes) -> None:
         state = m.state(ClusterBarrier)
@@ -65,6 +66,8 @@ def prepare_arrive(ops: Operands) -> Control:
         state.generation[lanes.sel] = state.now(m, lanes)
         counts = state.count(m, lanes.sel)
         state.barriers.arrive(counts, 0, None, counts * 0)
+        if m.guard is not None and not relaxed:
+            m.guard.arrive_cluster(lanes)
         m.wake = True
 
     return execute
@@ -103,7 +106,12 @@ def _text(m: Machine, lanes: Lanes) -> str:
     return f"waits at the cluster's barrier, {arrived} of {expected} threads have arrived"
 
 
-_WAIT = Condition(_ready, _text, _resume)
+def _learn(m: Machine, lanes: Lanes) -> None:
+    if m.guard is not None:
+        m.guard.pass_cluster(lanes)
+
+
+_WAIT = Condition(_ready, _text, _resume, _learn)
 
 
 @executes("mapa")

@@ -67,7 +67,7 @@ def prepare_init(ops: Operands) -> Execute:
         rows, offsets = place(m, lanes)
         counts = _numbers(count, m, lanes)
         use(m, lanes, lambda b: b.init(rows, offsets, counts))
-        if m.guard is not None and m.guard.races is not None:
+        if m.guard is not None:
             m.guard.races.made(lanes, rows, offsets, BARRIER_BYTES)
 
     return execute

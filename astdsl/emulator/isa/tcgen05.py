@@ -1,11 +1,12 @@
 """Allocation of tensor memory, fences and commits of sm_100a (PTX ISA 9.7.16.7, 9.7.16.11).
 
-Invariant: one CTA (`cta_group::1`); two-CTA forms are refused by name.
+Invariant: what a pair of blocks does collectively (`.cta_group::2`) happens when a warp of each has
+come, in both alike.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from astdsl.emulator.isa import Control, Execute, controls, executes
 from astdsl.emulator.isa.mbarrier import barrier_place, use
 from astdsl.emulator.lanes import Lanes
 from astdsl.emulator.machine import Condition
+from astdsl.emulator.spread import pairs, spread_by_mask
 from astdsl.emulator.syntax import Immediate
 from astdsl.emulator.tensor_memory import COLUMN_MASK
 from astdsl.emulator.tensor_products import ORDER, OpenProduct, tensor_memory
@@ -28,7 +30,8 @@ if TYPE_CHECKING:
     from astdsl.emulator.scalars import BoolArray
 
 _WARP = 32
-_ALIGNED = ("cta_group::1", "sync", "aligned", "shared::cta", "b32")
+GROUPS = ("cta_group::1", "cta_group::2")
+_ALIGNED = (*GROUPS, "sync", "aligned", "shared::cta", "b32")
 
 
 def _warp_lanes(lanes: Lanes, m: Machine) -> Iterator[int]:
@@ -45,26 +48,71 @@ def _columns(ops: Operands, operand: Any) -> int:
     return columns
 
 
+class _Collective:
+    """Lets a warp go on when it is whole, and with `.cta_group::2` with one of its pair's block."""
+
+    def __init__(self, ops: Operands) -> None:
+        self.is_of_pair = ops.has("cta_group::2")
+        self._gathering = Gathering(_WARP)
+        self._wait = Condition(self._paired, self._describe, passed=_learn_nothing, again=True)
+
+    def complete(self, m: Machine, lanes: Lanes) -> Lanes:
+        """Return the lanes that go on; the others wait."""
+        whole = self._gathering.complete(m, lanes)
+        if not whole.n or not self.is_of_pair:
+            return whole
+        paired = self._paired(m, whole)
+        if paired.all():
+            return whole
+        m.block(whole.where(~paired), self._wait)
+        return whole.where(paired) if paired.any() else lane_sets.NONE
+
+    def _paired(self, m: Machine, lanes: Lanes) -> BoolArray:
+        """Say of which lanes' pairs both blocks are there. Blocked lanes are gathered in one."""
+        rows = pairs(m, lanes).rows.reshape(-1, 2)
+        there = np.zeros(m.n_blocks, np.bool_)
+        there[m.block_of[lanes.sel]] = True
+        ready: BoolArray = there[rows].all(axis=1)
+        return ready
+
+    def _describe(self, m: Machine, lanes: Lanes) -> str:
+        return "waits for a warp of the other block of its pair to execute this instruction too"
+
+
+def _learn_nothing(m: Machine, lanes: Lanes) -> None:
+    """Leave the clocks alone: allocation orders no accesses."""
+
+
 @controls("tcgen05.alloc")
 def prepare_alloc(ops: Operands) -> Control:
-    """`tcgen05.alloc.cta_group::1.sync.aligned{.shared::cta}.b32 [dst], columns`."""
+    """`tcgen05.alloc.cta_group.sync.aligned{.shared::cta}.b32 [dst], columns`."""
     ops.allow("alloc", *_ALIGNED)
     address, columns = ops.address(ops.args[0]), _columns(ops, ops.args[1])
-    gathering = Gathering(_WARP)
+    collective = _Collective(ops)
+
+    def first_free(m: Machine, row: int) -> int | None:
+        rows = (row & ~1, row | 1) if collective.is_of_pair else (row,)
+        return tensor_memory(m).find_free(rows, columns)
 
     def available(m: Machine, lanes: Lanes) -> BoolArray:
-        memory = tensor_memory(m)
         rows = m.block_of[lanes.sel]
-        free = {row: memory.find_free(row, columns) is not None for row in np.unique(rows)}
+        free = {row: first_free(m, int(row)) is not None for row in np.unique(rows)}
         return np.array([free[row] for row in rows], np.bool_)
 
     def describe(m: Machine, lanes: Lanes) -> str:
         return f"waits for {columns} free columns of tensor memory"
 
+    def chooser(m: Machine, lanes: Lanes) -> Callable[[int], int | None]:
+        """Return what chooses a block's columns: those of a pair before either takes them."""
+        if not collective.is_of_pair:
+            return lambda row: first_free(m, row)
+        chosen = {int(row): first_free(m, int(row)) for row in np.unique(m.block_of[lanes.sel])}
+        return lambda row: chosen.pop(row, None)
+
     condition = Condition(available, describe, again=True)
 
     def execute(m: Machine, lanes: Lanes) -> Lanes:
-        whole = gathering.complete(m, lanes)
+        whole = collective.complete(m, lanes)
         if not whole.n:
             return whole
         free = available(m, whole)
@@ -72,18 +120,21 @@ def prepare_alloc(ops: Operands) -> Control:
             m.block(whole.where(~free), condition)
         going = whole.where(free) if not free.all() else whole
         if going.n:
-            _allocate(m, going, address(m, going), columns)
+            _allocate(m, going, address(m, going), columns, chooser(m, going))
         return going if going.n else lane_sets.NONE
 
     return execute
 
 
-def _allocate(m: Machine, lanes: Lanes, addresses: Any, columns: int) -> None:
+def _allocate(
+    m: Machine, lanes: Lanes, addresses: Any, columns: int, choose: Callable[[int], int | None]
+) -> None:
+    """Give the columns that `choose` finds to each warp's block, and store their address."""
     memory = tensor_memory(m)
     firsts = np.zeros(m.n_lanes, np.uint32)
     for lane in _warp_lanes(lanes, m):
         row = int(m.block_of[lane])
-        first = memory.find_free(row, columns)
+        first = choose(row)
         if first is None:
             raise m.fault("E271", "two warps of a block allocate the last columns at once", lane)
         if not memory.may_allocate[row]:
@@ -95,20 +146,20 @@ def _allocate(m: Machine, lanes: Lanes, addresses: Any, columns: int) -> None:
     rows, offsets = m.memory.shared_place(m, leaders, targets, 4)
     # Not an ordinary store of the warp: no proxy fence is needed before the bytes are reused.
     m.memory.shared.store(rows, offsets, firsts[leaders.sel])
-    if m.guard is not None and m.guard.races is not None:
+    if m.guard is not None:
         m.guard.races.made(leaders, rows, offsets, 4)
 
 
 @controls("tcgen05.dealloc")
 def prepare_dealloc(ops: Operands) -> Control:
-    """`tcgen05.dealloc.cta_group::1.sync.aligned.b32 taddr, columns`."""
+    """`tcgen05.dealloc.cta_group.sync.aligned.b32 taddr, columns`."""
     ops.allow("dealloc", *_ALIGNED)
     address, columns = ops.source(ops.args[0], "u32"), _columns(ops, ops.args[1])
     ops.sensitive += ops.reads
-    gathering = Gathering(_WARP)
+    collective = _Collective(ops)
 
     def execute(m: Machine, lanes: Lanes) -> Lanes:
-        whole = gathering.complete(m, lanes)
+        whole = collective.complete(m, lanes)
         if whole.n:
             firsts = np.broadcast_to(address(m, whole), whole.n)
             starts = m.thread_of[whole.sel] % _WARP == 0
@@ -124,7 +175,7 @@ def prepare_dealloc(ops: Operands) -> Control:
 
 @executes("tcgen05.relinquish_alloc_permit")
 def prepare_relinquish(ops: Operands) -> Execute:
-    """`tcgen05.relinquish_alloc_permit.cta_group::1.sync.aligned`."""
+    """`tcgen05.relinquish_alloc_permit.cta_group.sync.aligned`."""
     ops.allow("relinquish_alloc_permit", *_ALIGNED)
 
     def execute(m: Machine, lanes: Lanes) -> None:
@@ -146,18 +197,27 @@ def prepare_fence(ops: Operands) -> Execute:
 
 @executes("tcgen05.commit")
 def prepare_commit(ops: Operands) -> Execute:
-    """`tcgen05.commit.cta_group::1.mbarrier::arrive::one{.shared::cluster}.b64 [mbar]`."""
-    ops.allow("commit", "cta_group::1", "mbarrier::arrive::one", "shared::cluster")
-    place = barrier_place(ops, ops.args[0])
+    """`tcgen05.commit.cta_group.mbarrier::arrive::one{.shared::cluster}.b64 [mbar]{, mask}`."""
+    words = ("mbarrier::arrive::one", "shared::cluster", "multicast::cluster")
+    ops.allow("commit", *GROUPS, *words)
+    place, mask = barrier_place(ops, ops.args[0]), None
+    if ops.has("multicast::cluster"):
+        if len(ops.args) < 2:
+            raise ops.refuse("a multicast needs the mask of its blocks")
+        mask = ops.source(ops.args[1], "u16")
+        ops.sensitive += ops.reads
 
     def execute(m: Machine, lanes: Lanes) -> None:
         rows, offsets = place(m, lanes)
-        ones, pc = np.ones(lanes.n, np.int64), m.pc
+        if mask is not None:
+            spread = spread_by_mask(m, lanes, mask)
+            lanes, rows, offsets = spread.lanes, spread.rows, spread.of(offsets)
+        ones, pc, who = np.ones(lanes.n, np.int64), m.pc, lanes
         m.state(OpenProduct).product = None
 
         def perform() -> None:
             m.pc = pc
-            use(m, lanes, lambda b: b.arrive(rows, offsets, ones))
+            use(m, who, lambda b: b.arrive(rows, offsets, ones))
             if m.guard is not None:
                 m.guard.complete_mbarrier(rows, offsets)
 

@@ -28,6 +28,7 @@ from astdsl.emulator.formats.fragments import (
 )
 from astdsl.emulator.isa import Control, Execute, controls, executes
 from astdsl.emulator.products import register_rows
+from astdsl.emulator.spread import Spread, own, pairs
 from astdsl.emulator.syntax import Address, Immediate, Vector
 from astdsl.emulator.tensor_memory import COLUMN_MASK, GROUP_LANES, LANE_SHIFT
 from astdsl.emulator.tensor_products import (
@@ -271,13 +272,14 @@ _COPIES = {
 
 @executes("tcgen05.cp")
 def prepare_copy(ops: Operands) -> Execute:
-    """`tcgen05.cp.cta_group::1.shape{.multicast} [taddr], descriptor`: shared to tensor memory."""
+    """`tcgen05.cp.cta_group.shape{.multicast} [taddr], descriptor`: shared to tensor memory."""
     shape = next((w for w in ops.modifiers if w in {s for s, _ in _COPIES}), "")
     cast = next((w for w in ops.modifiers if w.startswith("warpx")), "")
     row = _COPIES.get((shape, cast))
     if row is None:
         raise ops.refuse("supported are " + ", ".join(".".join(k).strip(".") for k in _COPIES))
-    ops.allow("cp", "cta_group::1", shape, cast)
+    ops.allow("cp", "cta_group::1", "cta_group::2", shape, cast)
+    reach = pairs if ops.has("cta_group::2") else own
     if not isinstance(ops.args[0], Address):
         raise ops.refuse("the destination is an address of tensor memory")
     address, descriptor = ops.address(ops.args[0]), ops.source(ops.args[1], "b64")
@@ -289,16 +291,19 @@ def prepare_copy(ops: Operands) -> Execute:
         bits = np.broadcast_to(descriptor(m, lanes), lanes.n)
         for start in np.unique(addresses):
             some = lanes.where(addresses == start)
-            _issue_copy(m, some, int(start), bits[addresses == start], operand, row[2])
+            spread = reach(m, some)
+            chosen = spread.of(bits[addresses == start])
+            _issue_copy(m, spread, int(start), chosen, operand, row[2])
 
     return execute
 
 
 def _issue_copy(
-    m: Machine, lanes: Lanes, address: int, bits: Array, shape: OperandShape,
+    m: Machine, spread: Spread, address: int, bits: Array, shape: OperandShape,
     targets: tuple[tuple[int, ...], ...],
 ) -> None:  # fmt: skip
-    memory, rows, lane = tensor_memory(m), m.block_of[lanes.sel], int(lanes.index[0])
+    memory, lanes, rows = tensor_memory(m), spread.lanes, spread.rows
+    lane = int(lanes.index[0])
     try:
         source = locate(m, bits, decode_tcgen05_descriptor, shape)
     except FormatError as error:

@@ -1,7 +1,7 @@
 """Fifth-generation matrix products of sm_100a, plain and block-scaled (PTX ISA 9.7.16.10).
 
-Invariant: one CTA, dense operands; a product waits in tensor memory's queue, and instructions that
-only lengthen its K are performed with it.
+Invariant: dense operands of one block or of a pair; a product waits in tensor memory's queue, and
+instructions that only lengthen its K are performed with it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,9 @@ from astdsl.emulator.formats.instruction import (
     decode_scaled_instruction,
 )
 from astdsl.emulator.isa import Execute, executes
+from astdsl.emulator.isa.tcgen05 import GROUPS
 from astdsl.emulator.matrix import ELEMENT_BYTES
+from astdsl.emulator.spread import own, pairs
 from astdsl.emulator.syntax import Address, Immediate, Vector
 from astdsl.emulator.tensor_memory import COLUMN_MASK
 from astdsl.emulator.tensor_products import (
@@ -30,6 +32,7 @@ from astdsl.emulator.tensor_products import (
     Step,
     TensorProduct,
     TensorTile,
+    pair_tile_at,
     tile_at,
 )
 from astdsl.emulator.tiles import SharedTile, locate
@@ -56,6 +59,7 @@ class _Mma:
 
     def __init__(self, ops: Operands, kind: MmaKind) -> None:
         self.kind = kind
+        self.n_blocks = 2 if ops.has("cta_group::2") else 1
         d, a, b, descriptor, *rest = ops.args
         self._d = ops.address(d)
         self._a_in_tensor_memory = isinstance(a, Address)
@@ -77,7 +81,7 @@ class _Mma:
 
     def _decode(self, m: Machine, lanes: Lanes, bits: int) -> tuple[InstructionDescriptor, Any]:
         """Return the descriptor and the scales of A and B."""
-        return decode_instruction(bits, self.kind), None
+        return decode_instruction(bits, self.kind, self.n_blocks), None
 
     def execute(self, m: Machine, lanes: Lanes) -> None:
         """Issue one product for each thread, those of all blocks that agree together."""
@@ -91,9 +95,11 @@ class _Mma:
             self._issue(m, some, int(d[at]), int(bits[at]))
             rest &= ~same
 
-    def _issue(self, m: Machine, lanes: Lanes, d_address: int, bits: int) -> None:
-        state, rows = m.state(OpenProduct), m.block_of[lanes.sel]
-        keeps = np.broadcast_to(self._keeps(m, lanes), lanes.n)
+    def _issue(self, m: Machine, issuers: Lanes, d_address: int, bits: int) -> None:
+        state, keeps = m.state(OpenProduct), self._keeps(m, issuers)
+        spread = own(m, issuers) if self.n_blocks == 1 else pairs(m, issuers)
+        lanes, rows = spread.lanes, spread.rows
+        keeps = spread.of(np.broadcast_to(keeps, issuers.n))
         try:
             descriptor, scales = self._decode(m, lanes, bits)
             step = Step(*self._operands(m, lanes, descriptor), scales)
@@ -105,7 +111,9 @@ class _Mma:
             ):
                 product.add(step)
                 return
-            product = TensorProduct(m, lanes, rows, descriptor, d_address, keeps.copy(), self.shift)
+            product = TensorProduct(
+                m, lanes, rows, descriptor, d_address, keeps.copy(), self.shift, self.n_blocks
+            )
             product.begin()
             product.add(step)
         except FormatError as error:
@@ -120,16 +128,21 @@ class _Mma:
             if name not in ELEMENT_BYTES:
                 raise FormatError(f"operands of type {name} are not supported")
         size, depth = self.kind.element_bytes, self.kind.depth
+        # Each block of a pair holds half of the rows of A and half of the columns of B.
+        a_rows, b_rows = d.m // self.n_blocks, d.n // self.n_blocks
         b_bits = np.broadcast_to(self._b(m, lanes), lanes.n)
-        b_shape = OperandShape(d.n, depth, size, d.transpose_b)
+        b_shape = OperandShape(b_rows, depth, size, d.transpose_b)
         b = locate(m, b_bits, decode_tcgen05_descriptor, b_shape)
         a_bits = np.broadcast_to(self._a(m, lanes), lanes.n)
         if not self._a_in_tensor_memory:
-            a_shape = OperandShape(d.m, depth, size, d.transpose_a)
+            a_shape = OperandShape(a_rows, depth, size, d.transpose_a)
             return locate(m, a_bits, decode_tcgen05_descriptor, a_shape), b
         if (a_bits != a_bits[0]).any():
             raise FormatError("blocks with A at different addresses of tensor memory")
-        return tile_at(int(a_bits[0]), d.m, depth * size // 4), b
+        address, columns = int(a_bits[0]), depth * size // 4
+        if self.n_blocks == 2:
+            return pair_tile_at(address, a_rows, columns), b
+        return tile_at(address, a_rows, columns), b
 
     def _continues(
         self, product: TensorProduct, rows: Array, d: InstructionDescriptor, d_address: int,
@@ -164,7 +177,7 @@ class _ScaledMma(_Mma):
         return rest[2:]
 
     def _decode(self, m: Machine, lanes: Lanes, bits: int) -> tuple[InstructionDescriptor, Any]:
-        descriptor, ids = decode_scaled_instruction(bits, self.kind)
+        descriptor, ids = decode_scaled_instruction(bits, self.kind, self.n_blocks)
         addresses = [np.broadcast_to(get(m, lanes), lanes.n) for get in self._scales]
         if any((each != each[0]).any() for each in addresses):
             raise FormatError("blocks with scale factors at different addresses")
@@ -173,7 +186,7 @@ class _ScaledMma(_Mma):
                 raise FormatError(f"{self._count} scales do not lie from byte {first} of a cell on")
         a, b = (int(each[0]) & COLUMN_MASK for each in addresses)
         return descriptor, (
-            ScaleTile(descriptor.m, a, ids.a, self._count),
+            ScaleTile(descriptor.m // self.n_blocks, a, ids.a, self._count),
             ScaleTile(descriptor.n, b, ids.b, self._count),
         )
 
@@ -183,7 +196,7 @@ def _kind(ops: Operands, kinds: dict[str, MmaKind], words: tuple[str, ...]) -> M
     kind = kinds.get(names[0]) if names else None
     if kind is None:
         raise ops.refuse("supported kinds are " + ", ".join({**MMA_KINDS, **SCALED_KINDS}))
-    ops.allow("mma", "cta_group::1", f"kind::{kind.name}", *_COLLECTORS, *words)
+    ops.allow("mma", *GROUPS, f"kind::{kind.name}", *_COLLECTORS, *words)
     return kind
 
 
@@ -199,13 +212,13 @@ def _shift(ops: Operands, operands: list[Any], kind: MmaKind) -> int:
 
 @executes("tcgen05.mma")
 def prepare_mma(ops: Operands) -> Execute:
-    """`tcgen05.mma.cta_group::1.kind::K [d], a, b, idesc, enable-input-d{, scale-input-d}`."""
+    """`tcgen05.mma.cta_group.kind::K [d], a, b, idesc, enable-input-d{, scale-input-d}`."""
     return _Mma(ops, _kind(ops, MMA_KINDS, ())).execute
 
 
-@executes(*(f"tcgen05.mma.cta_group::1.kind::{name}" for name in SCALED_KINDS))
+@executes(*(f"tcgen05.mma.{group}.kind::{name}" for group in GROUPS for name in SCALED_KINDS))
 def prepare_scaled_mma(ops: Operands) -> Execute:
-    """`tcgen05.mma.cta_group::1.kind::K.block_scale{.block} [d], a, b, idesc, [sfa], [sfb], en`."""
+    """`tcgen05.mma.cta_group.kind::K.block_scale{.block} [d], a, b, idesc, [sfa], [sfb], en`."""
     names = {word for counts in _SCALE_COUNTS.values() for word in counts}
     kind = _kind(ops, SCALED_KINDS, ("block_scale", *names))
     return _ScaledMma(ops, kind).execute

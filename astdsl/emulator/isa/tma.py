@@ -1,7 +1,6 @@
-"""Bulk and tensor copies, their groups and prefetches (PTX ISA 9.7.9.25, 9.7.9.27).
+"""Tensor copies, the groups of all bulk copies, and prefetches (PTX ISA 9.7.9.25.5, 9.7.9.27).
 
-Invariant: what is not modelled (im2col, multicast, gather and scatter modes, copies between blocks)
-is refused by name when the program is prepared.
+Invariant: what is not modelled (im2col) is refused by name when the program is prepared.
 """
 
 from __future__ import annotations
@@ -19,22 +18,23 @@ from astdsl.emulator.formats.tensormap import TensorDataType, TensorMap
 from astdsl.emulator.groups import GroupLedger
 from astdsl.emulator.isa import Execute, executes
 from astdsl.emulator.isa.mbarrier import barrier_place
-from astdsl.emulator.reductions import BULK_TYPES, OPERATIONS, combiner, map_dtype
+from astdsl.emulator.reductions import OPERATIONS, combiner, map_dtype
+from astdsl.emulator.spread import Spread, own, spread_by_mask
 from astdsl.emulator.syntax import Address, Immediate, Symbol, Vector
 
 if TYPE_CHECKING:
     from astdsl.emulator.lanes import Lanes
     from astdsl.emulator.machine import Machine
-    from astdsl.emulator.operands import Operands
+    from astdsl.emulator.operands import Getter, Operands
     from astdsl.emulator.scalars import Array
 
 _DIMENSIONS = ("1d", "2d", "3d", "4d", "5d")
 _TILED = (
     "async", "bulk", "tensor", "tile", "global", "shared::cta", "shared::cluster",
-    "L2::cache_hint", "cta_group::1", *_DIMENSIONS,
+    "L2::cache_hint", "cta_group::1", "cta_group::2", "tile::gather4", "tile::scatter4",
+    *_DIMENSIONS,
 )  # fmt: skip
 _TENSOR_ALIGN_BYTES = 128
-_BULK_ALIGN_BYTES = 16
 
 
 class _Stores(GroupLedger[BulkStore]):
@@ -62,8 +62,14 @@ class _Box:
         if len(extra) != 1 or not isinstance(extra[0], Vector):
             raise ops.refuse("a tensor operand is written [map, {coordinates}]")
         self._coordinates = ops.sources(extra[0], "s32")
-        if len(self._coordinates) != rank:
-            raise ops.refuse(f"{rank}d needs {rank} coordinates, not {len(self._coordinates)}")
+        self._rank = rank
+        # A column and four rows, each of which is a box of its own.
+        self._chooses = ops.has("tile::gather4") or ops.has("tile::scatter4")
+        wanted = 5 if self._chooses else rank
+        if self._chooses and rank != 2:
+            raise ops.refuse("gather4 and scatter4 are modes of 2d copies")
+        if len(self._coordinates) != wanted:
+            raise ops.refuse(f"{wanted} coordinates are needed, not {len(self._coordinates)}")
         ops.sensitive += ops.reads
 
     def maps(self, m: Machine, lanes: Lanes) -> Iterator[tuple[Lanes, TensorMap]]:
@@ -72,30 +78,41 @@ class _Box:
         for address in np.unique(addresses):
             some = lanes if (addresses == address).all() else lanes.where(addresses == address)
             found = _read_map(m, some, self._space, int(address))
-            if found.rank != len(self._coordinates):
-                text = f"a {len(self._coordinates)}d copy uses a tensor map of rank {found.rank}"
+            if found.rank != self._rank:
+                text = f"a {self._rank}d copy uses a tensor map of rank {found.rank}"
+                raise m.fault("E255", text, int(some.index[0]))
+            if self._chooses and found.box[1] != 1:
+                text = f"gather4 and scatter4 need a box of one row, not {found.box[1]}"
                 raise m.fault("E255", text, int(some.index[0]))
             yield some, found
 
     def transfer(
-        self, m: Machine, lanes: Lanes, found: TensorMap, what: str, by_element: bool = False
+        self, m: Machine, spread: Spread, found: TensorMap, what: str, by_element: bool = False
     ) -> Transfer:
-        """Return the copy of one box for each lane."""
+        """Return the copy of one box for each lane and each block that it reaches."""
+        lanes = spread.lanes
         corner = np.stack(
             [np.broadcast_to(get(m, lanes), lanes.n).astype(np.int64) for get in self._coordinates],
             axis=1,
         )
-        rows, starts = m.memory.shared_place(m, lanes, self._address(m, lanes), found.box_bytes)
-        _require_aligned(m, lanes, starts, _TENSOR_ALIGN_BYTES, "a tensor copy's shared address")
+        size = found.box_bytes * (4 if self._chooses else 1)
+        rows, starts = m.memory.shared_place(m, lanes, self._address(m, lanes), size)
+        if spread.at is not None:
+            rows = spread.rows
+        require_aligned(m, lanes, starts, _TENSOR_ALIGN_BYTES, "a tensor copy's shared address")
+        if self._chooses:
+            corner = corner[:, [0, 1, 0, 2, 0, 3, 0, 4]].reshape(-1, 2)
         cut = box_units(found, corner, by_element=by_element)
-        units = _place(starts, found.box_bytes, cut.unit_bytes, found.swizzle)
+        inside = None if cut.inside is None else cut.inside.reshape(lanes.n, -1)
+        addresses = (found.address + cut.offsets_bytes).reshape(lanes.n, -1)
+        units = place_units(starts, size, cut.unit_bytes, found.swizzle)
         return Transfer(
-            m, lanes, what, cut.unit_bytes, found.address + cut.offsets_bytes, cut.inside, rows,
-            starts, found.box_bytes, units, fill_pattern(found), found.element_bytes,
+            m, lanes, what, cut.unit_bytes, addresses, inside, rows, starts, size, units,
+            fill_pattern(found), found.element_bytes,
         )  # fmt: skip
 
 
-def _place(starts: Array, size_bytes: int, unit_bytes: int, mode: Swizzle) -> Array:
+def place_units(starts: Array, size_bytes: int, unit_bytes: int, mode: Swizzle) -> Array:
     """Return the units in shared memory: one list for all lanes if they agree."""
     if (starts == starts[0]).all():
         return shared_units(int(starts[0]), size_bytes, unit_bytes, mode)
@@ -128,7 +145,8 @@ def _read_map(m: Machine, lanes: Lanes, space: str, address: int) -> TensorMap:
     return found
 
 
-def _require_aligned(m: Machine, lanes: Lanes, values: Array, align: int, what: str) -> None:
+def require_aligned(m: Machine, lanes: Lanes, values: Array, align: int, what: str) -> None:
+    """Fault if one of the values, one a lane, is no multiple of `align`."""
     wrong = values % align != 0
     if wrong.any():
         at = int(np.argmax(wrong))
@@ -145,27 +163,69 @@ def prepare_tensor_copy(ops: Operands) -> Execute:
 
 
 def _tensor_load(ops: Operands) -> Execute:
-    """`[dst], [map, {coordinates}], [mbar]{, hint}`: fills a box, then counts its bytes."""
-    ops.allow(*_TILED, "mbarrier::complete_tx::bytes")
-    box, barrier = _Box(ops, ops.args[1], ops.args[0]), barrier_place(ops, ops.args[2])
+    """`[dst], [map, {coordinates}], [mbar]{, mask}{, hint}`: fills boxes, then counts bytes."""
+    ops.allow(*_TILED, "mbarrier::complete_tx::bytes", "multicast::cluster")
+    if ops.has("tile::scatter4"):
+        raise ops.refuse("scatter4 is a mode of stores")
+    box, target = _Box(ops, ops.args[1], ops.args[0]), LoadTarget(ops, ops.args[2], ops.args[3:])
 
     def execute(m: Machine, lanes: Lanes) -> None:
         for some, found in box.maps(m, lanes):
-            transfer = box.transfer(m, some, found, "TMA load")
-            issue_load(transfer, *barrier(m, some))
+            spread = target.spread(m, some)
+            transfer = box.transfer(m, spread, found, "TMA load")
+            issue_load(transfer, *target.barriers(m, spread, transfer.rows))
 
     return execute
+
+
+class LoadTarget:
+    """Where a load to shared memory goes and signals: one block, or all of a mask."""
+
+    def __init__(self, ops: Operands, barrier: Any, rest: Any) -> None:
+        self._barrier = barrier_place(ops, barrier)
+        self._is_of_pair = ops.has("cta_group::2")
+        self._mask: Getter | None = None
+        if ops.has("multicast::cluster"):
+            if not rest:
+                raise ops.refuse("a multicast needs the mask of its blocks")
+            self._mask = ops.source(rest[0], "u16")
+            ops.sensitive += ops.reads
+
+    def spread(self, m: Machine, lanes: Lanes) -> Spread:
+        """Return the blocks that each lane writes."""
+        if self._mask is None:
+            return own(m, lanes)
+        return spread_by_mask(m, lanes, self._mask)
+
+    def barriers(self, m: Machine, spread: Spread, rows: Array) -> tuple[Array, Array]:
+        """Return the barrier that counts the bytes of each block written.
+
+        It lies in the block itself, or with `.cta_group::2` in the block of its pair whose rank
+        has the parity of the rank in the barrier's address.
+        """
+        named, offsets = self._barrier(m, spread.lanes)
+        allowed = (rows & ~1) | (named & 1) if self._is_of_pair else rows
+        if self._mask is None and (named != allowed).any():
+            at = int(np.argmax(named != allowed))
+            raise m.fault(
+                "E257", "the mbarrier of a load lies in another block than its destination",
+                int(spread.lanes.index[at]),
+                help="name the barrier of the destination; `.cta_group::2` may name its pair's",
+            )  # fmt: skip
+        return allowed, offsets
 
 
 def _tensor_store(ops: Operands) -> Execute:
     """`[map, {coordinates}], [src]{, hint}`: writes what lies inside the tensor."""
     ops.allow(*_TILED, "bulk_group")
+    if ops.has("tile::gather4"):
+        raise ops.refuse("gather4 is a mode of loads")
     box = _Box(ops, ops.args[0], ops.args[1])
 
     def execute(m: Machine, lanes: Lanes) -> None:
         for some, found in box.maps(m, lanes):
-            transfer = box.transfer(m, some, found, "TMA store")
-            _issue_store(m, some, BulkStore(transfer, transfer.write_global))
+            transfer = box.transfer(m, own(m, some), found, "TMA store")
+            issue_store(m, some, BulkStore(transfer, transfer.write_global))
 
     return execute
 
@@ -181,118 +241,32 @@ def prepare_tensor_reduction(ops: Operands) -> Execute:
 
     def execute(m: Machine, lanes: Lanes) -> None:
         for some, found in box.maps(m, lanes):
-            transfer = box.transfer(m, some, found, "TMA reduction", by_element=True)
+            transfer = box.transfer(m, own(m, some), found, "TMA reduction", by_element=True)
             dtype = map_dtype(found.dtype, operation)
             if dtype is None:
                 name = TensorDataType(found.dtype).name
                 raise transfer.fault("E255", f"there is no .{operation} of {name} elements")
-            _issue_reduction(m, some, transfer, dtype, operation)
+            issue_reduction(m, some, transfer, dtype, operation)
 
     return execute
 
 
-def _issue_reduction(
+def issue_reduction(
     m: Machine, lanes: Lanes, transfer: Transfer, dtype: np.dtype[Any], operation: str
 ) -> None:
+    """Issue a reduction from shared to global memory."""
     combine = combiner(operation, dtype)
 
     def write(values: Array) -> None:
         transfer.combine_global(values, dtype, combine)
 
-    _issue_store(m, lanes, BulkStore(transfer, write))
+    issue_store(m, lanes, BulkStore(transfer, write))
 
 
-def _issue_store(m: Machine, lanes: Lanes, store: BulkStore) -> None:
+def issue_store(m: Machine, lanes: Lanes, store: BulkStore) -> None:
+    """Issue a copy or reduction that belongs to the open groups of its threads."""
     m.state(_Stores).issue(store, lanes.index)
     m.asynchronous.issue(store.operation)
-
-
-class _Run:
-    """The operands of a copy of consecutive bytes: global and shared address, size."""
-
-    def __init__(self, ops: Operands, global_operand: Any, shared: Any, size: Any) -> None:
-        self._global, self._shared = ops.address(global_operand), ops.address(shared)
-        self._size = ops.source(size, "u32")
-        ops.sensitive += ops.reads
-
-    def transfers(
-        self, m: Machine, lanes: Lanes, what: str, unit_bytes: int = 16
-    ) -> Iterator[tuple[Lanes, Transfer]]:
-        """Yield the copies, one for each size that lanes ask for."""
-        sizes = np.broadcast_to(self._size(m, lanes), lanes.n).astype(np.int64)
-        _require_aligned(m, lanes, sizes, _BULK_ALIGN_BYTES, "a bulk copy's size")
-        for size in np.unique(sizes[sizes > 0]):
-            some = lanes if (sizes == size).all() else lanes.where(sizes == size)
-            yield some, self._transfer(m, some, int(size), what, unit_bytes)
-
-    def _transfer(
-        self, m: Machine, lanes: Lanes, size: int, what: str, unit_bytes: int
-    ) -> Transfer:
-        sources = np.broadcast_to(self._global(m, lanes), lanes.n)
-        rows, starts = m.memory.shared_place(m, lanes, self._shared(m, lanes), size)
-        _require_aligned(m, lanes, sources, _BULK_ALIGN_BYTES, "a bulk copy's global address")
-        _require_aligned(m, lanes, starts, _BULK_ALIGN_BYTES, "a bulk copy's shared address")
-        addresses = sources[:, None] + np.arange(0, size, unit_bytes)
-        units = _place(starts, size, unit_bytes, Swizzle.NONE)
-        return Transfer(m, lanes, what, unit_bytes, addresses, None, rows, starts, size, units)
-
-
-_LINEAR = ("async", "bulk", "global", "shared::cta", "shared::cluster", "L2::cache_hint")
-
-
-@executes("cp.async.bulk")
-def prepare_bulk_copy(ops: Operands) -> Execute:
-    """`cp.async.bulk.dst.src.completion`, by its direction."""
-    spaces = [word for word in ops.modifiers if word.partition("::")[0] in ("global", "shared")]
-    if spaces == ["global", "shared::cta"]:
-        return _bulk_store(ops)
-    if spaces in (["shared::cluster", "global"], ["shared::cta", "global"]):
-        return _bulk_load(ops)
-    raise ops.refuse("copies between the shared memories of a cluster are not supported")
-
-
-def _bulk_load(ops: Operands) -> Execute:
-    """`[dst], [src], size, [mbar]{, hint}`."""
-    ops.allow(*_LINEAR, "mbarrier::complete_tx::bytes")
-    run = _Run(ops, ops.args[1], ops.args[0], ops.args[2])
-    barrier = barrier_place(ops, ops.args[3])
-
-    def execute(m: Machine, lanes: Lanes) -> None:
-        for some, transfer in run.transfers(m, lanes, "bulk load"):
-            issue_load(transfer, *barrier(m, some))
-
-    return execute
-
-
-def _bulk_store(ops: Operands) -> Execute:
-    """`[dst], [src], size{, hint}`."""
-    ops.allow(*_LINEAR, "bulk_group")
-    run = _Run(ops, ops.args[0], ops.args[1], ops.args[2])
-
-    def execute(m: Machine, lanes: Lanes) -> None:
-        for some, transfer in run.transfers(m, lanes, "bulk store"):
-            _issue_store(m, some, BulkStore(transfer, transfer.write_global))
-
-    return execute
-
-
-@executes("cp.reduce.async.bulk")
-def prepare_bulk_reduction(ops: Operands) -> Execute:
-    """`cp.reduce.async.bulk.global.shared::cta.bulk_group.op.type [dst], [src], size`."""
-    ops.allow(*_LINEAR, "reduce", "bulk_group", "noftz", *OPERATIONS, *BULK_TYPES)
-    if ops.modifiers[3] != "global":
-        raise ops.refuse("reductions into shared memory of a cluster are not supported")
-    operation = next((word for word in OPERATIONS if ops.has(word)), "")
-    dtype = BULK_TYPES.get(ops.modifiers[-1])
-    if dtype is None or not operation:
-        raise ops.refuse("a reduction ends in an operation and a type")
-    run = _Run(ops, ops.args[0], ops.args[1], ops.args[2])
-
-    def execute(m: Machine, lanes: Lanes) -> None:
-        for some, transfer in run.transfers(m, lanes, "bulk reduction", dtype.itemsize):
-            _issue_reduction(m, some, transfer, dtype, operation)
-
-    return execute
 
 
 @executes("cp.async.bulk.commit_group")
