@@ -112,8 +112,10 @@ def _scatter_wide(
 ) -> None:
     owner = emitter.is_owner(elements.layout)
     for first in range(0, len(registers), width):
-        with emitter.guarded(emitter.both(owner, elements.hit(first))):
-            store_vector(emitter, elements, registers, first, width)
+        # Made outside of the guard, what it is computed from serves the next rows too.
+        place, keep = elements.address(first), emitter.both(owner, elements.hit(first))
+        with emitter.guarded(keep):
+            store_vector(emitter, elements.dtype, registers[first : first + width], place)
 
 
 def _scatter_shared(emitter: Emitter, elements: SharedElements, registers: Sequence[LV]) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from astdsl.ir import ops
+from astdsl.ir.dtypes import DType
 from astdsl.ir.types import GMEM
 from astdsl.lowering.layout.registers import Layout
 from astdsl.lowering.nvptx.access import GlobalWindow, SharedWindow, slot_pointer
@@ -191,21 +192,16 @@ def store_vectors(
 ) -> None:
     """Store neighbouring registers together, whatever is inside."""
     for first in range(0, len(registers), width):
-        store_vector(emitter, window, registers, first, width)
+        together = registers[first : first + width]
+        store_vector(emitter, window.dtype, together, window.address(first))
 
 
-def store_vector(
-    emitter: Emitter,
-    window: GlobalWindow | SharedWindow,
-    registers: Sequence[LV],
-    first: int,
-    width: int,
-) -> None:
-    """Store the `width` registers from `first` on together."""
-    builder, dtype = emitter.builder, window.dtype
-    elements = [as_memory(builder, r, dtype) for r in registers[first : first + width]]
-    value = builder.pack(elements) if width > 1 else elements[0]
-    builder.store(value, window.address(first), width * dtype.bytes)
+def store_vector(emitter: Emitter, dtype: DType, registers: Sequence[LV], place: LV) -> None:
+    """Store elements that are neighbours from `place` on."""
+    builder = emitter.builder
+    elements = [as_memory(builder, r, dtype) for r in registers]
+    value = builder.pack(elements) if len(elements) > 1 else elements[0]
+    builder.store(value, place, len(elements) * dtype.bytes)
 
 
 def store_guarded(
