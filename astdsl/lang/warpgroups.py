@@ -161,9 +161,8 @@ def set_max_registers(n: object, action: object) -> None:
     """
     _require_warpgroups("set_max_registers")
     count = as_operand(n, "`n`")
-    number = count.number if isinstance(count, Literal) else None
-    is_count = type(number) is int and LEAST_REGISTERS <= number <= MOST_REGISTERS
-    if not is_count or number % REGISTER_STEP:
+    number = count.number if isinstance(count, Literal) else 0
+    if number not in range(LEAST_REGISTERS, MOST_REGISTERS + 1, REGISTER_STEP):
         raise fault(
             TypeMismatch,
             f"`set_max_registers` takes a multiple of {REGISTER_STEP} from {LEAST_REGISTERS} to "
@@ -179,14 +178,14 @@ def set_max_registers(n: object, action: object) -> None:
     emit(ops.SetMaxRegisters, count=number, increase=action == "increase")
 
 
-def when(condition: object) -> Callable[[FunctionType], None]:
+def when(condition: object) -> Callable[[Callable[[], Any]], None]:
     """Run the function that this decorates where `condition` holds, once and at once.
 
     `@when(i == 0)` over `def _(): ...` is `if i == 0: ...`, for ported code. Errors: TypeMismatch.
     """
     held = condition if isinstance(condition, bool) else as_condition(condition)
 
-    def decorate(function: FunctionType) -> None:
+    def decorate(function: Callable[[], Any]) -> None:
         if not isinstance(function, FunctionType) or function.__code__.co_argcount:
             raise fault(
                 TypeMismatch,

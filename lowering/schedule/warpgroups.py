@@ -48,7 +48,9 @@ def keep_apart(launch: ops.Launch, made: Iterable[Value], target: Target) -> ops
         if shared.isdisjoint(op.results):
             return None
         if isinstance(op, ops.AllocSmem | ops.AllocBarrier):
-            return emit(replace_fields(op, per_warpgroup=True)).results
+            made = replace_fields(op, per_warpgroup=True)
+            emit(made)
+            return made.results
         if isinstance(op, ops.AllocAccumulator) and target.has(TCGEN05):
             raise UnsupportedFeature(
                 "two warpgroups multiply the same accumulator's tiles in tensor memory",

@@ -11,6 +11,7 @@ import math
 import random
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from types import GeneratorType
 from typing import Any
 
@@ -263,7 +264,7 @@ def _launch(op: ops.Launch, frame: Frame) -> Run:
         frame.block, frame.step = BlockState(), number
         arguments = (np.int64(number),)
         if op.per_warpgroup:
-            run_block(frame, op.warpgroups, lambda x, a=arguments: run_region(op.body, a, x))
+            run_block(frame, op.warpgroups, partial(run_region, op.body, arguments))
             continue
         run_alone(run_region(op.body, arguments, frame))
         frame.block.finish()
