@@ -38,6 +38,7 @@ from astdsl import (
     when,
     zeros,
 )
+from astdsl.errors import KernelError
 from tests.witnesses import agree
 
 RNG = np.random.default_rng(7)
@@ -124,6 +125,42 @@ def test_two_compute_warpgroups_add_and_store_by_tma(stages: int) -> None:
 
 def test_the_addition_of_256_by_256() -> None:
     assert np.array_equal(added.on("emulator")(X, Y), X + Y)
+
+
+@kernel(warpgroups=2)
+def left_out(x: In[f32, "64 64"], o: Out[f32, "64 64"], *, out=""):
+    ring, sums = SMEM((2, 16, 64), f32), SMEM((16, 64), f32)
+    full, empty = Barrier(num_barriers=2), Barrier(num_barriers=2)
+    if warpgroup_id() == 0:
+        for k in range(4):
+            if k >= 2 and out != "wait for empty":
+                barrier_wait(empty[k % 2])
+            copy_gmem_to_smem(x.at[tile(k, 16), :], ring.at[k % 2], full[k % 2])
+    else:
+        for k in range(4):
+            if out != "wait for full":
+                barrier_wait(full[k % 2])
+            sums[...] = ring[k % 2] + 1
+            if out != "arrival":
+                barrier_arrive(empty[k % 2])
+            if out != "commit_smem":
+                commit_smem()
+            copy_smem_to_gmem(sums, o.at[tile(k, 16), :])
+            if out != "wait_smem_to_gmem":
+                wait_smem_to_gmem(0)
+
+
+def test_nothing_is_left_out() -> None:
+    assert np.array_equal(agree(left_out, lambda: [X[:64, :64]]), X[:64, :64] + 1)
+
+
+@pytest.mark.parametrize("target", ["sm_90a", "sm_100a"])
+@pytest.mark.parametrize(
+    "out", ["wait for empty", "wait for full", "arrival", "commit_smem", "wait_smem_to_gmem"]
+)
+def test_what_is_left_out_is_reported(out: str, target: str) -> None:
+    with pytest.raises(KernelError, match=r"A501|A601"):
+        left_out.on("emulator", target=target)(X[:64, :64], out=out)
 
 
 @kernel(warpgroups=2)
