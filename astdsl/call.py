@@ -16,23 +16,25 @@ from astdsl.frontend.dims import Fitted, fit
 from astdsl.frontend.signature import Parameter, Signature
 from astdsl.ir.dtypes import DType
 from astdsl.records import dataclass
-from astdsl.runtime.arrays import ArrayView, Where, check_written, view_of
+from astdsl.runtime.arrays import ArrayView, Where, check_written
 from astdsl.runtime.artifact import Artifact
 from astdsl.runtime.classes import Geometry, geometry_of
-from astdsl.runtime.devices import Device
+from astdsl.runtime.devices import Device, check_places
 from astdsl.runtime.launch import Allocation, Argument, Launch
+from astdsl.runtime.libraries import view_of
 
 NEW_ARRAY_ALIGN_BYTES = 16
 
 
 @dataclass(frozen=True, slots=True)
 class Callee:
-    """What is called: the function, its signature, a method's first argument, the warpgroups."""
+    """What is called: the function, its signature, a method's first argument, and its options."""
 
     function: FunctionType
     signature: Signature
     receiver: tuple[Any, ...] = ()
     warpgroups: int = 0
+    is_checked: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,8 +147,19 @@ def _arguments(
             dtype, initial = fitted.dtypes[p.name], p.spec.initial
             view = views.get(p.name)
             staged = geometry_of(view) if view is not None and _is_staged(view) else None
+            near = view or next(iter(views.values()), None)  # where an omitted output is made
             found.append(
-                Argument(where(p), source, p.spec.role, dtype, geometry, initial, staged=staged)
+                Argument(
+                    where(p),
+                    source,
+                    p.spec.role,
+                    dtype,
+                    geometry,
+                    initial,
+                    staged=staged,
+                    library=near.library if near else "numpy",
+                    device=near.device if near else None,
+                )
             )
     return found
 
@@ -166,6 +179,7 @@ def _request(
         constants=constants,
         constants_key=tuple((name, constant_key(v)) for name, v in constants.items()),
         warpgroups=callee.warpgroups,
+        is_checked=callee.is_checked,
     )
 
 
@@ -201,11 +215,14 @@ def prepare(call: Call, program: Program, device: Device, target: str) -> Launch
     names = tuple(p.name for p in program.module.params)
     expected = tuple(a.where.name for a in call.arguments)
     assert names == expected, f"the module has parameters {names}, the call {expected}"
-    plan, ptx = None, ""
+    check_places(device, call.arguments)
+    plan, ptx, cubin = None, "", b""
     if device.needs_ptx:
         code = program.code(target)
         plan, ptx = code.plan, code.ptx
-    launcher = device.load(Artifact(program.module, ptx, plan), call.arguments)
+    if device.needs_cubin:
+        cubin = program.cubin(target).image
+    launcher = device.load(Artifact(program.module, ptx, plan, cubin), call.arguments)
     return Launch(
         call.arguments,
         call.allocations,

@@ -62,6 +62,7 @@ class _Method:
     def __init__(self, function: FunctionType, options: Mapping[str, Any], is_method: bool) -> None:
         self.function = function
         self._warpgroups: int = options.get("warpgroups", 0)
+        self._is_checked: bool = options.get("check", True)
         self._is_method = is_method
         self.programs = Programs()
         self.launches: dict[tuple[Any, ...], tuple[Program, Launch]] = {}
@@ -83,7 +84,7 @@ class _Method:
 
     def callee(self, receiver: tuple[Any, ...]) -> Callee:
         """Return what is called, with a method's first argument."""
-        return Callee(self.function, self.signature, receiver, self._warpgroups)
+        return Callee(self.function, self.signature, receiver, self._warpgroups, self._is_checked)
 
 
 class Kernel:
@@ -147,7 +148,8 @@ class Kernel:
         method = self._method(receiver)
         if not method.launches:
             self._check()
-        place = device or selected_device(), target or selected_target()
+        chosen = device or selected_device()
+        place = chosen, target or selected_target(chosen)
         key: list[Any] = [place, receiver, len(args)]
         objects = list(args)
         at = _spread_keywords(method, objects, kwargs, key) if kwargs else method.where
@@ -192,7 +194,7 @@ class Kernel:
         kwargs = {name: _without_spec(value) for name, value in kwargs.items()}
         call = resolve(method.callee(receiver), args, kwargs)
         program = method.programs.get(call.request)
-        name = backend.check_target(target or selected_target())
+        name = backend.check_target(target or selected_target(selected_device()))
         constants = {k: v for k, v in kwargs.items() if k not in method.by_name}
 
         def compiled() -> CompiledKernel:
@@ -333,11 +335,17 @@ class CompiledKernel:
 
 # A block has 1,024 threads at most, a warpgroup 128.
 MOST_WARPGROUPS = 8
-# What `@kernel(...)` takes, and what each may be.
-OPTIONS: dict[str, tuple[Callable[[Any], bool], str]] = {
+# What `@kernel(...)` takes, what each may be, and what to do instead.
+OPTIONS: dict[str, tuple[Callable[[Any], bool], str, str]] = {
     "warpgroups": (
         lambda value: type(value) is int and 1 <= value <= MOST_WARPGROUPS,
         f"a number from 1 to {MOST_WARPGROUPS}",
+        "`@kernel(warpgroups=2)` is written for each of two; leave it out otherwise",
+    ),
+    "check": (
+        lambda value: type(value) is bool,
+        "True or False",
+        "`@kernel(check=False)` leaves what is wrong with barriers and copies to the emulator",
     ),
 }
 LATER = {"cluster": "clusters", "approx_math": "approximate mathematics"}
@@ -359,12 +367,12 @@ def _check_options(options: Mapping[str, Any], function: FunctionType) -> None:
                 place,
                 help=did_you_mean(name, [*OPTIONS, *LATER]) or f"it has {', '.join(OPTIONS)}",
             )
-        is_fit, wanted = OPTIONS[name]
+        is_fit, wanted, hint = OPTIONS[name]
         if not is_fit(value):
             raise BadSignature(
                 f"`@kernel({name}=...)` is {wanted}, got {value!r}",
                 place,
-                help=f"`@kernel({name}=2)` is written for each of two; leave it out otherwise",
+                help=hint,
             )
 
 
@@ -378,7 +386,8 @@ def kernel(function: Callable[..., Any] | None = None, /, **options: Any) -> Any
     """Make a kernel of a Python function: `@kernel`, or `@kernel(warpgroups=1)`.
 
     With `warpgroups`, 1 to 8, the function is written for each warpgroup of a block; without, for
-    the block, which has as many as the compiler chooses.
+    the block, which has as many as the compiler chooses. `check=False` launches a kernel whose
+    barriers and copies are proved wrong.
     """
     if function is None:
         return lambda decorated: kernel_of(decorated, options)

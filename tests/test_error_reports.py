@@ -120,7 +120,7 @@ def wrong(o: Out[f32, "64"]):
     ),
     "deadlock": (
         """
-@kernel(warpgroups=1)
+@kernel(warpgroups=1, check=False)
 def wrong(x: In[f32, "64"], o: Out[f32, "64"]):
     buf, full = SMEM((64,), f32), Barrier(num_arrivals=2)
     copy_gmem_to_smem(x.at[...], buf, full)
@@ -149,9 +149,33 @@ wrong = right.on(target="sm_90")
 """,
         (V,),
     ),
-    "deadlock-on-the-reference": (
+    "deadlock-before-the-launch": (
+        """
+@kernel(warpgroups=2)
+def wrong(x: In[f32, "64"], o: Out[f32, "64"]):
+    buf, full = SMEM((64,), f32), Barrier(num_arrivals=2)
+    if warpgroup_id() == 0:
+        copy_gmem_to_smem(x.at[...], buf, full)
+    else:
+        barrier_wait(full)
+        o[...] = buf[...]
+""",
+        (V,),
+    ),
+    "missing-proxy-fence": (
         """
 @kernel(warpgroups=1)
+def wrong(x: In[f32, "64"], o: Out[f32, "64"]):
+    buf = SMEM((64,), f32)
+    buf[...] = x[...] + 1
+    copy_smem_to_gmem(buf, o.at[...])
+    wait_smem_to_gmem(0)
+""",
+        (V,),
+    ),
+    "deadlock-on-the-reference": (
+        """
+@kernel(warpgroups=1, check=False)
 def on_the_reference(x: In[f32, "64"], o: Out[f32, "64"]):
     buf, full = SMEM((64,), f32), Barrier(num_arrivals=2)
     copy_gmem_to_smem(x.at[...], buf, full)

@@ -14,9 +14,9 @@ from astdsl.errors import RepeatedIndex
 from astdsl.ir import ops
 from astdsl.ir.dtypes import DType
 from astdsl.ir.evaluate.arith import compute, maximum, minimum
-from astdsl.ir.evaluate.memory import read, write
+from astdsl.ir.evaluate.memory import mark_stored, read, write
 from astdsl.ir.evaluate.rounding import number
-from astdsl.ir.evaluate.state import Frame, Memory, note_update, stored_mark
+from astdsl.ir.evaluate.state import Frame, Memory, note_update
 from astdsl.ir.evaluate.table import Array, evaluates
 
 Places: TypeAlias = tuple[Array, ...]
@@ -71,7 +71,7 @@ def _scatter(op: ops.Scatter, frame: Frame) -> None:
     values = np.asarray(frame[op.value])[alive]
     _require_one_value_a_place(op, memory, places, values)
     write(op, memory, places, values, frame)
-    _mark_stored(memory, places, frame)
+    mark_stored(op, memory, places, frame)
 
 
 def _require_one_value_a_place(
@@ -97,11 +97,6 @@ def _require_one_value_a_place(
 def _bits(values: Array) -> Array:
     flat = np.ascontiguousarray(values)
     return flat.view(_WORDS[8 * flat.dtype.itemsize])
-
-
-def _mark_stored(memory: Memory, places: Places, frame: Frame) -> None:
-    if memory.private is not None:
-        memory.private[places] = stored_mark(frame.warpgroup)
 
 
 Update: TypeAlias = Callable[[DType, Array, Array, Array | None], Array]
@@ -151,7 +146,7 @@ def _atomic(op: ops.Atomic, frame: Frame) -> Array:
         other = others[0][turn] if others else None
         new = update(op.ref.ref.dtype, old, values[turn], other)
         write(op, memory, some, new, frame, is_update=True)
-    _mark_stored(memory, places, frame)
+    mark_stored(op, memory, places, frame)
     found = np.zeros(op.shape, memory.data.dtype)
     found[alive] = before
     return found

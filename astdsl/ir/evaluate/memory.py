@@ -111,13 +111,16 @@ def _unwritten(op: Op, memory: Memory, place: Place) -> Exception:
             f"{memory.name} is read before the copy into it was waited for",
             (op.span, "reads"),
             (landing.span, "the copy"),
-            help="wait on the copy's barrier first",
+            help="`barrier_wait` on the copy's barrier first",
         )
+    is_shared = memory.private is not None
     return UnwrittenRead(
         f"{memory.name} is read before it is written",
         (op.span, "reads unwritten elements"),
         (memory.span, "this memory"),
-        help="write it first, or give it an initial value",
+        help="write it first, or `barrier_wait` for the copy that fills it"
+        if is_shared
+        else "write it first, or give it an initial value",
     )
 
 
@@ -143,7 +146,7 @@ def _require_free(op: Op, memory: Memory, place: Place, frame: Frame) -> None:
             f"{memory.name} is overwritten while an asynchronous read of it is in flight",
             (op.span, "writes"),
             (using.span, "reads"),
-            help="wait for the reader first",
+            help=f"{using.way_out} first",
         )
     landing = _landing_on(memory, place)
     if landing is not None:
@@ -151,18 +154,13 @@ def _require_free(op: Op, memory: Memory, place: Place, frame: Frame) -> None:
             f"{memory.name} is overwritten while a copy into it is in flight",
             (op.span, "writes"),
             (landing.span, "the copy"),
-            help="wait on the copy's barrier first",
+            help="`barrier_wait` on the copy's barrier first",
         )
 
 
 def _landing_on(memory: Memory, place: Place) -> Landing | None:
     """Return a copy in flight that writes any of these elements."""
-    for landing in memory.landing:
-        mark = np.zeros(memory.data.shape, np.bool_)
-        mark[landing.place] = True
-        if mark[place].any():
-            return landing
-    return None
+    return next((x for x in memory.landing if _meet(memory, x.place, place)), None)
 
 
 def load_window(op: ops.Window, fill: Any, frame: Frame) -> Array:
@@ -185,8 +183,15 @@ def store_window(op: ops.Window, value: Array, frame: Frame) -> None:
     place, inside = window(op, memory, frame)
     _require_inside(op, memory, frame, inside)
     write(op, memory, place, np.reshape(value, op.sizes)[inside], frame)
+    mark_stored(op, memory, place, frame)
+
+
+def mark_stored(op: Op, memory: Memory, place: Place, frame: Frame) -> None:
+    """Remember that asynchronous readers do not see a store to shared memory yet."""
     if memory.private is not None:
         memory.private[place] = stored_mark(frame.warpgroup)
+        memory.stores.pop(op.span, None)
+        memory.stores[op.span] = place
 
 
 @evaluates(ops.Load)
@@ -261,12 +266,21 @@ def require_visible(op: Op, memory: Memory, place: Place) -> None:
     if not marks.any():
         return
     missing = "proxy fence" if is_stored(marks) else "block barrier"
+    stores = [span for span, where in memory.stores.items() if _meet(memory, where, place)]
     raise ProtocolError(
         f"{memory.name} is read asynchronously without a {missing} after the store to it",
         (op.span, "reads"),
+        *((span, "the store") for span in stores[-1:]),
         (memory.span, "this memory"),
-        help="after the store: a proxy fence, then a barrier of the block",
+        help="after the store: `commit_smem()`, a proxy fence and a barrier",
     )
+
+
+def _meet(memory: Memory, place: Place, other: Place) -> bool:
+    """Whether two places have an element in common."""
+    mark = np.zeros(memory.data.shape, np.bool_)
+    mark[place] = True
+    return bool(mark[other].any())
 
 
 def fence(frame: Frame) -> None:

@@ -8,14 +8,14 @@ missing wait would show is found by these marks, not by wrong numbers.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping
 from typing import Any, TypeAlias
 
 import numpy as np
 
 from astdsl.errors import ParallelConflict, ProtocolError
 from astdsl.ir.core import Op, Value
-from astdsl.ir.evaluate.table import Array
+from astdsl.ir.evaluate.table import EVALUATORS, Array
 from astdsl.records import dataclass, field, replace
 from astdsl.source import NOWHERE, Span
 
@@ -77,6 +77,8 @@ class Memory:
     # Of global memory: how many copies out write each element and are not known to be complete.
     writers: Array | None = None
     landing: list[Landing] = field(default_factory=list)
+    # Of shared memory: what each store wrote last, the latest last.
+    stores: dict[Span, Place] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -152,6 +154,13 @@ class Reading:
     accumulator: Accumulator | None = None
     target: tuple[Memory, Place] | None = None
     is_read: bool = False
+
+    @property
+    def way_out(self) -> str:
+        """Say how to wait for this."""
+        if self.accumulator is not None:
+            return "wait for the product"
+        return "`wait_smem_to_gmem(n)` waits until at most n later copies read; wait"
 
     def begin(self) -> None:
         """Mark the elements as being read, and those of the target as being written."""
@@ -230,7 +239,7 @@ class BlockState:
             raise ProtocolError(
                 "the block ends while this still reads its shared memory",
                 (reading.span, "not waited for"),
-                help="wait for it before the end",
+                help=f"{reading.way_out} before the end",
             )
         for memory in self.memories:
             for landing in memory.landing:
@@ -238,7 +247,16 @@ class BlockState:
                     "the block ends while this copy may still write its shared memory",
                     (landing.span, "its barrier is not waited for"),
                     (memory.span, "written here"),
-                    help="wait on the copy's barrier before the end",
+                    help="`barrier_wait` on the copy's barrier before the end",
+                )
+        for barrier in self.barriers:
+            if barrier.pending != barrier.arrivals:
+                raise ProtocolError(
+                    f"the block ends in the middle of a phase: {barrier.pending} of "
+                    f"{barrier.arrivals} arrivals are missing",
+                    (barrier.span, "the barrier"),
+                    help="let every arrival of a phase come, or count those that come in "
+                    "`Barrier(num_arrivals=)`",
                 )
         for issuer in self.issuers:
             for group in issuer.groups:  # read, and complete at the latest when the kernel is
@@ -252,7 +270,7 @@ class Waiting:
 
     thread: str
     wait: Span
-    barrier: Span
+    barrier: Barrier
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -272,7 +290,7 @@ class Frame:
 
     `order` is how a launch runs its blocks: ascending, descending, or the seed of a shuffle. Where
     each warpgroup runs the program itself there is a frame for each, and in `Warps` for each warp;
-    `warpgroups` is their number then.
+    `warpgroups` is their number then. `meanings` is what operations mean: a rehearsal has others.
     """
 
     values: dict[Value, Any]
@@ -283,6 +301,7 @@ class Frame:
     warpgroups: int = 0
     warpgroup: int = 0
     warp: int | None = None
+    meanings: Mapping[type[Op], Callable[..., Any]] = field(default_factory=lambda: EVALUATORS)
 
     @property
     def issuer(self) -> Issuer:

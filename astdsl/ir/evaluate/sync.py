@@ -42,7 +42,7 @@ def _wait(op: ops.BarrierWait, frame: Frame) -> Run:
 
 
 def _blocked(op: Any, barrier: Barrier, frame: Frame, *, is_test: bool = False) -> Blocked:
-    return Blocked((Waiting(frame.thread, op.span, barrier.span),), is_test=is_test)
+    return Blocked((Waiting(frame.thread, op.span, barrier),), is_test=is_test)
 
 
 @evaluates(ops.BarrierTest)

@@ -65,9 +65,12 @@ def _deadlock(waits: Sequence[Waiting]) -> ProtocolError:
     for waiting in waits:
         places[waiting.wait, f"{waiting.thread} waits".lstrip()] = None
     for waiting in waits:
-        places[waiting.barrier, "the barrier"] = None
+        barrier = waiting.barrier
+        come = f"{barrier.arrivals - barrier.pending} of {barrier.arrivals} arrivals have come"
+        places[barrier.span, f"the barrier: {come}"] = None
     return ProtocolError(
         "deadlock: nobody can complete the phase that is waited for",
         *places,
-        help="let an arrival or a copy complete the barrier, or check the parity",
+        help="let a `barrier_arrive` or a copy complete the barrier, or count what arrives in "
+        "`Barrier(num_arrivals=)`",
     )
