@@ -10,9 +10,13 @@ operand adds to it.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
+import numpy as np
+
 from astdsl.ir.dtypes import DType
+from astdsl.lowering.layout.offsets import plain_offsets
 from astdsl.lowering.layout.shared import BufferLayout
 
 _UNIT_BYTES = 16
@@ -27,10 +31,14 @@ _OPERAND_TYPE = {"f16": 0, "bf16": 1}
 
 @dataclass(frozen=True, slots=True)
 class Operand:
-    """An operand in a slot of `layout`; `k_axis` is the tile's axis that is summed over."""
+    """An operand in a slot of `layout`; `k_axis` is the tile's axis that is summed over.
+
+    `origin` is the element of the slot, (i, k), where the operand begins.
+    """
 
     layout: BufferLayout
     k_axis: int
+    origin: tuple[int, int] = (0, 0)
 
     @property
     def is_k_major(self) -> bool:
@@ -44,13 +52,14 @@ class Operand:
         return self.layout.offset_bytes(place)
 
     def units(self, i: int, k: int) -> int:
-        """Return what moving to element (i, k) adds to a descriptor."""
-        return self.offset_bytes(i, k) // _UNIT_BYTES
+        """Return what moving to element (i, k) of the operand adds to the address of the slot."""
+        return self.offset_bytes(self.origin[0] + i, self.origin[1] + k) // _UNIT_BYTES
 
     def _strides(self) -> int:
-        span = self.layout.row_elements
-        group = self.units(_GROUP_ROWS, 0) if self.is_k_major else self.units(0, _GROUP_ROWS)
-        lead = 1 if self.is_k_major else self.units(span, 0)
+        next_group = (_GROUP_ROWS, 0) if self.is_k_major else (0, _GROUP_ROWS)
+        group = self.offset_bytes(*next_group) // _UNIT_BYTES
+        row = self.layout.row_elements
+        lead = 1 if self.is_k_major else self.offset_bytes(row, 0) // _UNIT_BYTES
         return (lead & _FIELD) << _LBO_BIT | (group & _FIELD) << _SBO_BIT
 
     def wgmma(self) -> int:
@@ -61,6 +70,44 @@ class Operand:
         """Return the constant part of the tcgen05 descriptor."""
         swizzle = self._swizzle(_TCGEN05_SWIZZLE) << _TCGEN05_SWIZZLE_BIT
         return self._strides() | _TCGEN05_VERSION | swizzle
+
+    def fits(self, extent: int, depth: int) -> bool:
+        """Return whether products can read (extent, depth) of it: it is laid out as said above.
+
+        It begins where a group of rows does, and 16 bytes.
+        """
+        layout, row = self.layout, self.layout.row_elements
+        if not layout.swizzle_bytes or row * layout.dtype.bytes != layout.swizzle_bytes:
+            return False
+        if not layout.has_rows or any(n % _GROUP_ROWS for n in self.origin):
+            return False
+        i, k = (
+            n.ravel() + first
+            for n, first in zip(np.indices((extent, depth)), self.origin, strict=True)
+        )
+        along, across = (k, i) if self.is_k_major else (i, k)
+        chunk, group = ((row, 0), (0, _GROUP_ROWS))
+        if self.is_k_major:
+            chunk, group = chunk[::-1], group[::-1]
+        wanted = along // row * self.offset_bytes(*chunk) + along % row * layout.dtype.bytes
+        wanted += across // _GROUP_ROWS * self.offset_bytes(*group)
+        wanted += across % _GROUP_ROWS * layout.swizzle_bytes
+        places = np.empty((i.size, 2), np.int64)
+        places[:, self.k_axis], places[:, 1 - self.k_axis] = k, i
+        return bool((plain_offsets(layout, places) == wanted).all())
+
+    def parts(self, extent: int, most: int) -> Iterator[tuple[int, int]]:
+        """Yield (first, extent) of what one instruction reads along M or N.
+
+        Neighbours along it that begin inside a row of the swizzle are read as far as the row goes.
+        """
+        row, first = self.layout.row_elements, 0
+        starts_inside = not self.is_k_major and self.origin[0] % row
+        while first < extent:
+            left = row - (self.origin[0] + first) % row if starts_inside else most
+            size = min(extent - first, most, left)
+            yield first, size
+            first += size
 
     def _swizzle(self, codes: dict[int, int]) -> int:
         assert self.layout.swizzle_bytes in codes, "operands of products are swizzled"

@@ -49,7 +49,7 @@ def choose_warpgroups(launch: ops.Launch, target: Target) -> int:
     limit = TILE_REGISTERS if dots and not works else COMFORTABLE_REGISTERS
     groups, most = 1, 1 if launch.per_warpgroup else MOST_WARPGROUPS
     while registers > limit * groups and groups < most:
-        if not _divides(dots, 2 * groups, target):
+        if not _divides(dots, 2 * groups, target) or not _shares(body, 2 * groups):
             break
         groups *= 2
     if largest is not None and registers > TILE_REGISTERS * groups:
@@ -82,6 +82,15 @@ def _divides(dots: list[ops.Dot], groups: int, target: Target) -> bool:
     if target.has(TCGEN05):
         return all(op.b.tile.shape[1] % groups == 0 for op in dots)
     return all(op.a.tile.shape[0] % (WGMMA_ROWS * groups) == 0 for op in dots)
+
+
+def _shares(body: Block, groups: int) -> bool:
+    """Whether the accumulators that the author made can be shared by warpgroups, by rows."""
+    made = [op for op in walk(body) if isinstance(op, ops.AllocAccumulator) and op.in_registers]
+    has_parts = any(
+        isinstance(op, ops.MatrixMultiply) and op.accumulator_window for op in walk(body)
+    )
+    return all(op.shape[0] % (WGMMA_ROWS * groups) == 0 for op in made) and not (made and has_parts)
 
 
 def _too_large(op: Op, registers: int, groups: int) -> TileTooLarge:

@@ -16,7 +16,7 @@ from astdsl.ir.evaluate.memory import read, require_visible, slot_place
 from astdsl.ir.evaluate.rounding import round_to_tf32
 from astdsl.ir.evaluate.state import Accumulator, Frame, Memory, Place, Reading
 from astdsl.ir.evaluate.table import Array, evaluates
-from astdsl.ir.types import AccumulatorType
+from astdsl.ir.types import AccumulatorType, TileType
 
 
 def matrix_product(a: Array, b: Array, source: DType, target: DType, precision: str = "") -> Array:
@@ -106,24 +106,53 @@ def _matrix_multiply(op: ops.MatrixMultiply, frame: Frame) -> None:
     accumulator: Accumulator = frame[op.accumulator]
     tiles: list[Array] = []
     sources: list[tuple[Memory, Place]] = []
-    for ref, slot, is_transposed in _operand_sides(op):
-        memory: Memory = frame[ref]
-        place = slot_place(op, memory, frame.numbers(slot))
-        tile = read(op, memory, place, frame)
-        require_visible(op, memory, place)
-        tile = tile.reshape(tile.shape[len(slot) :])
-        tiles.append(tile.T if is_transposed else tile)
+    windows = (op.a_window, op.b_window)
+    for (value, slot, is_transposed), part in zip(_operand_sides(op), windows, strict=True):
+        if isinstance(value.type, TileType):
+            tiles.append(frame[value])
+            continue
+        memory: Memory = frame[value]
+        place = operand_place(op, memory, frame.numbers(slot), part)
+        tiles.append(operand(op, memory, place, frame, is_transposed=is_transposed))
         sources.append((memory, place))
-    target = _dtype_of(op)
-    product = matrix_product(tiles[0], tiles[1], op.a.ref.dtype, target)
+    place = _part(op.accumulator_window, accumulator.data)
+    product = matrix_product(tiles[0], tiles[1], element_type(op.a), _dtype_of(op))
     if frame[op.accumulate]:
         _require_written(op, accumulator)
-        product = accumulator.data + product
-    accumulator.data, accumulator.is_written = product, True
+        product = accumulator.data[place] + product
+    data = np.array(accumulator.data)
+    data[place] = product
+    accumulator.data, accumulator.is_written = data, True
     accumulator.in_flight.append(op.span)
     reading = Reading(op.span, sources, accumulator)
     reading.begin()
     frame.issuer.products.append(reading)
+
+
+def _part(window: ops.Window2D, data: Array) -> Place:
+    whole = tuple((0, extent) for extent in data.shape)
+    return tuple(slice(first, first + extent) for first, extent in window or whole)
+
+
+def element_type(value: Value) -> DType:
+    """Return the dtype of an operand: a tile or memory."""
+    kind = value.type
+    return kind.dtype if isinstance(kind, TileType) else value.ref.dtype
+
+
+def operand_place(op: Op, memory: Memory, slot: tuple[int, ...], part: ops.Window2D) -> Place:
+    """Return the place of an operand of a product: of a slot, the part that it is."""
+    place = slot_place(op, memory, slot)
+    last = memory.data[place]
+    return (*place[: len(slot)], *_part(part, last.reshape(last.shape[len(slot) :])))
+
+
+def operand(op: Op, memory: Memory, place: Place, frame: Frame, *, is_transposed: bool) -> Array:
+    """Return what the tensor core reads of shared memory, which it must be able to see."""
+    tile = read(op, memory, place, frame)
+    require_visible(op, memory, place)
+    tile = tile.reshape(tile.shape[-2:])
+    return tile.T if is_transposed else tile
 
 
 def _dtype_of(op: ops.MatrixMultiply) -> DType:

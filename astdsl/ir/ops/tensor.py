@@ -6,9 +6,14 @@ they are waited for.
 
 from __future__ import annotations
 
+from typing import TypeAlias
+
 from astdsl.ir.core import ACTS, READS, Op, Value
 from astdsl.ir.dtypes import DType
 from astdsl.ir.types import AccumulatorType, TileType, Type
+
+# A part of two axes: (first, extent) of each; empty for the whole.
+Window2D: TypeAlias = tuple[tuple[int, int], ...]
 
 
 class Dot(Op):
@@ -66,11 +71,15 @@ def _slot_shape(buffer: Value, slot: tuple[Value, ...], *, transposed: bool) -> 
 
 
 class AllocAccumulator(Op):
-    """An accumulator of the tensor core: registers of a warpgroup (wgmma), or TMEM (tcgen05)."""
+    """An accumulator of the tensor core: registers of a warpgroup (wgmma), or TMEM (tcgen05).
+
+    `in_registers` says that the kernel's author means registers.
+    """
 
     effect = ACTS
     shape: tuple[int, ...]
     dtype: DType
+    in_registers: bool = False
 
     def result_types(self) -> tuple[Type, ...]:
         return (AccumulatorType(self.shape, self.dtype),)
@@ -100,7 +109,9 @@ class MatrixMultiply(Op):
     """Start `accumulator += a @ b` (`=` where `accumulate` is false), asynchronously.
 
     `a` (m, k) and `b` (k, n) are slots of shared memory: `a_slot`, `b_slot` are the leading
-    starts; `a_transposed` says that the slot holds a as (k, m), `b_transposed` b as (n, k).
+    starts; `a_transposed` says that the slot holds a as (k, m), `b_transposed` b as (n, k). `a` may
+    be a tile instead. Windows are parts of a slot or of the accumulator: (first, extent) of both
+    axes, as they are in memory; none is the whole.
     """
 
     effect = ACTS
@@ -112,10 +123,17 @@ class MatrixMultiply(Op):
     a_transposed: bool = False
     b_transposed: bool = False
     accumulate: Value
+    accumulator_window: Window2D = ()
+    a_window: Window2D = ()
+    b_window: Window2D = ()
 
 
 class ProductWait(Op):
-    """Wait until at most `pending` of the products started by the block are in flight."""
+    """Wait until at most `pending` of the products started by the block are in flight.
+
+    `accumulators` are those that may be read then; with `pending` 0 all of them.
+    """
 
     effect = ACTS
     pending: int
+    accumulators: tuple[Value, ...] = ()

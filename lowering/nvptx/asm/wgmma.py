@@ -98,20 +98,34 @@ class Step(NamedTuple):
 
 @cache
 def product(
-    steps: tuple[Step, ...], type: str, *, transpose_a: bool = False, transpose_b: bool = False
+    steps: tuple[Step, ...],
+    type: str,
+    *,
+    a_in_registers: bool = False,
+    transpose_a: bool = False,
+    transpose_b: bool = False,
 ) -> AsmRow:
     """Make the row of a whole product: the fence, every instruction, the commit of the group.
 
     One row, so that LLVM sees the accumulators go in and come out once. Operands: the accumulators
     (tied) in the order of the steps; by name descriptors `a0 a1 ... b0 b1 ...`, `accumulate` for
-    the steps that do not continue, and `always`, which is true.
+    the steps that do not continue, and `always`, which is true. With A in registers `a0 a1 ...` are
+    those, and a step's `a` is the first of its four.
     """
     parts: list[tuple[AsmRow, dict[str, str]]] = [(FENCE, {})]
     for step in steps:
-        row = mma(step.n, type, transpose_a=transpose_a, transpose_b=transpose_b)
+        row = mma(
+            step.n,
+            type,
+            a_in_registers=a_in_registers,
+            transpose_a=transpose_a,
+            transpose_b=transpose_b,
+        )
         names = {f"d{number}": f"d{step.first + number}" for number in range(step.n // 2)}
+        registers = {f"a{number}": f"a{step.a + number}" for number in range(A_REGISTERS)}
+        names |= registers if a_in_registers else {"a": f"a{step.a}"}
         scale = "always" if step.continues else "accumulate"
-        parts.append((row, names | {"a": f"a{step.a}", "b": f"b{step.b}", "scale_d": scale}))
+        parts.append((row, names | {"b": f"b{step.b}", "scale_d": scale}))
     return sequence("wgmma.product", [*parts, (COMMIT, {})])
 
 

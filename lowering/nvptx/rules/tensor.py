@@ -9,10 +9,12 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Sequence
 
+from astdsl.errors import UnsupportedFeature
 from astdsl.ir import ops
-from astdsl.ir.core import Value
-from astdsl.ir.types import AccumulatorType
+from astdsl.ir.core import Op, Value
+from astdsl.ir.types import AccumulatorType, TileType
 from astdsl.lowering.layout.registers import Layout, tmem_accumulator, wgmma_accumulator
+from astdsl.lowering.layout.shared import SWIZZLES_BYTES
 from astdsl.lowering.nvptx import tensor_memory
 from astdsl.lowering.nvptx.access import slot_pointer
 from astdsl.lowering.nvptx.asm import tcgen05, wgmma
@@ -30,12 +32,6 @@ def _shape(accumulator: Value) -> tuple[int, int]:
     assert isinstance(accumulator.type, AccumulatorType), f"{accumulator} accumulates nothing"
     rows, columns = accumulator.type.shape
     return rows, columns
-
-
-def _column_parts(columns: int) -> Iterator[tuple[int, int]]:
-    """Yield (first column, columns) of each instruction along N."""
-    for first in range(0, columns, MOST_COLUMNS):
-        yield first, min(MOST_COLUMNS, columns - first)
 
 
 @lowers(ops.AllocAccumulator)
@@ -79,7 +75,9 @@ def _wait(emitter: Emitter, op: ops.ProductWait) -> None:
     if not emitter.target.has(WGMMA):
         tensor_memory.wait_for_products(emitter, op.pending)
         return
-    variables = [] if op.pending else _all_accumulators(emitter)
+    variables = [place for value in op.accumulators for place in emitter.extra[value]]
+    if not op.pending:
+        variables = _all_accumulators(emitter)
     row = wgmma.wait(op.pending, len(variables))
     _keep(emitter, variables, emitter.builder.asm(row, *_held(emitter, variables)))
 
@@ -99,22 +97,58 @@ def _multiply(emitter: Emitter, op: ops.MatrixMultiply) -> None:
         _multiply_tcgen05(emitter, op)
 
 
+class Side:
+    """An operand in shared memory: its layout, and the address of its slot over 16."""
+
+    def __init__(
+        self,
+        emitter: Emitter,
+        buffer: Value,
+        slot: Sequence[Value],
+        window: ops.Window2D,
+        k_axis: int,
+    ) -> None:
+        layout = emitter.shared.layouts[buffer]
+        parts = window or tuple((0, extent) for extent in layout.shape)
+        (first_i, self.extent), (first_k, self.depth) = parts[1 - k_axis], parts[k_axis]
+        self.operand = Operand(layout, k_axis, (first_i, first_k))
+        self.address = _slot_address(emitter, buffer, slot)
+
+    def require_fit(self, op: Op, name: str) -> None:
+        """Refuse a layout that products do not read."""
+        layout = self.operand.layout
+        if self.operand.fits(self.extent, self.depth):
+            return
+        columns = SWIZZLES_BYTES[0] // layout.dtype.bytes
+        raise UnsupportedFeature(
+            f"a product cannot read `{name}` where and as it is laid out: {layout.dtype}"
+            f"{list(layout.shape)}, swizzled by {layout.swizzle_bytes} bytes",
+            (op.span, "this product"),
+            help=f"parts begin at multiples of 8, rows are multiples of 32 bytes; state "
+            f"`TilingTransform((8, {columns})), SwizzleTransform({SWIZZLES_BYTES[0]})`, or nothing",
+        )
+
+
 class _Operands:
     """The two operands of a product, and where their slots begin."""
 
     def __init__(self, emitter: Emitter, op: ops.MatrixMultiply) -> None:
-        layouts = emitter.shared.layouts
-        self.dtype = op.a.ref.dtype
-        self.a = Operand(layouts[op.a], k_axis=0 if op.a_transposed else 1)
-        self.b = Operand(layouts[op.b], k_axis=1 if op.b_transposed else 0)
-        self.depth = layouts[op.a].shape[self.a.k_axis]
-        self.a_address = _slot_address(emitter, op.a, op.a_slot)
-        self.b_address = _slot_address(emitter, op.b, op.b_slot)
+        self.a = None
+        self.a_tile = op.a if isinstance(op.a.type, TileType) else None
+        if self.a_tile is None:
+            k_axis = 0 if op.a_transposed else 1
+            self.a = Side(emitter, op.a, op.a_slot, op.a_window, k_axis)
+            self.a.require_fit(op, "a")
+        k_axis = 1 if op.b_transposed else 0
+        self.b = Side(emitter, op.b, op.b_slot, op.b_window, k_axis)
+        self.b.require_fit(op, "b")
+        self.dtype = op.b.ref.dtype
 
     def instructions(self, blocks: int, columns: int) -> Iterator[tuple[int, int, int, int]]:
         """Yield (block of rows, first column, columns, first k) of each instruction."""
-        depths = range(0, self.depth, K_PER_PRODUCT)
-        for block, part, k in itertools.product(range(blocks), _column_parts(columns), depths):
+        depths = range(0, self.b.depth, K_PER_PRODUCT)
+        parts = self.b.operand.parts(columns, MOST_COLUMNS)
+        for block, part, k in itertools.product(range(blocks), parts, depths):
             yield block, *part, k
 
 
@@ -128,32 +162,83 @@ def _slot_address(emitter: Emitter, buffer: Value, slot: Sequence[Value]) -> LV:
 
 def _multiply_wgmma(emitter: Emitter, op: ops.MatrixMultiply) -> None:
     builder, operands = emitter.builder, _Operands(emitter, op)
-    rows, columns = _shape(op.accumulator)
+    all_columns = _shape(op.accumulator)[1]
+    (first_row, rows), (first_column, columns) = _window(op)
     groups = emitter.threads // emitter.target.threads_per_warpgroup
     blocks = -(-rows // (WGMMA_ROWS * groups))
-    a = builder.add(operands.a_address, i64(operands.a.wgmma()))
-    if groups > 1:
-        group = emitter.thread_digit(emitter.target.threads_per_warpgroup, groups)
-        move = builder.mul(group, i32(operands.a.units(WGMMA_ROWS * blocks, 0)))
-        a = builder.add(a, builder.cast("zext", move, "i64"))
-    b = builder.add(operands.b_address, i64(operands.b.wgmma()))
-    values = {"accumulate": emitter.scalar(op.accumulate), "always": i1(True)}
+    values = _Values(emitter, operands, op, blocks)
+    values["accumulate"], values["always"] = emitter.scalar(op.accumulate), i1(True)
     steps = []
     for block, first, width, k in operands.instructions(blocks, columns):
-        moves = (operands.a.units(block * WGMMA_ROWS, k), operands.b.units(first, k))
-        steps.append(wgmma.Step((block * columns + first) // 2, width, *moves, k > 0))
-        for side, start, units in zip("ab", (a, b), moves, strict=True):
-            if f"{side}{units}" not in values:
-                values[f"{side}{units}"] = builder.add(start, i64(units))
+        place = (first_row // WGMMA_ROWS + block) * all_columns + first_column + first
+        a, b = values.a(block, k), values.b(first, k)
+        steps.append(wgmma.Step(place // 2, width, a, b, k > 0))
     row = wgmma.product(
         tuple(steps),
         operands.dtype.name,
-        transpose_a=not operands.a.is_k_major,
-        transpose_b=not operands.b.is_k_major,
+        a_in_registers=operands.a is None,
+        transpose_a=operands.a is not None and not operands.a.operand.is_k_major,
+        transpose_b=not operands.b.operand.is_k_major,
     )
-    variables = emitter.extra[op.accumulator]
+    held = emitter.extra[op.accumulator]
+    variables = [held[int(name[1:])] for name in row.outputs]
     given = (values[name] for name in row.inputs)
     _keep(emitter, variables, builder.asm(row, *_held(emitter, variables), *given))
+
+
+def _window(op: ops.MatrixMultiply) -> tuple[tuple[int, int], tuple[int, int]]:
+    """Return (first, extent) of the rows and columns of the accumulator that a product adds to."""
+    rows, columns = op.accumulator_window or ((0, n) for n in _shape(op.accumulator))
+    return rows, columns
+
+
+class _Values(dict[str, LV]):
+    """The inputs of the row of a product, by name."""
+
+    def __init__(
+        self, emitter: Emitter, operands: _Operands, op: ops.MatrixMultiply, blocks: int
+    ) -> None:
+        super().__init__()
+        self._builder, self._operands = emitter.builder, operands
+        builder = emitter.builder
+        self._b = builder.add(operands.b.address, i64(operands.b.operand.wgmma()))
+        self._registers_per_block = 0
+        if operands.a is None:
+            self._fragment(emitter, op.a, blocks)
+            return
+        side = operands.a
+        self._a = builder.add(side.address, i64(side.operand.wgmma()))
+        if emitter.threads > emitter.target.threads_per_warpgroup:
+            group = emitter.thread_digit(
+                emitter.target.threads_per_warpgroup,
+                emitter.threads // emitter.target.threads_per_warpgroup,
+            )
+            move = builder.mul(group, i32(side.operand.units(WGMMA_ROWS * blocks, 0)))
+            self._a = builder.add(self._a, builder.cast("zext", move, "i64"))
+
+    def _fragment(self, emitter: Emitter, a: Value, blocks: int) -> None:
+        """Pack the registers of A by twos: of 16-bit elements they are held as the results are."""
+        rows, depth = a.tile.shape
+        registers = emitter.get(a, wgmma_accumulator((rows, depth), emitter.threads))
+        self._registers_per_block = len(registers) // 2 // blocks
+        for number in range(len(registers) // 2):
+            pair = self._builder.pack(registers[2 * number : 2 * number + 2])
+            self[f"a{number}"] = self._builder.cast("bitcast", pair, "i32")
+
+    def a(self, block: int, k: int) -> int:
+        """Return the number of the operand of A for an instruction."""
+        if self._operands.a is None:
+            return block * self._registers_per_block + k // K_PER_PRODUCT * wgmma.A_REGISTERS
+        return self._moved("a", self._a, self._operands.a.operand.units(block * WGMMA_ROWS, k))
+
+    def b(self, column: int, k: int) -> int:
+        """Return the number of the operand of B for an instruction."""
+        return self._moved("b", self._b, self._operands.b.operand.units(column, k))
+
+    def _moved(self, side: str, start: LV, units: int) -> int:
+        if f"{side}{units}" not in self:
+            self[f"{side}{units}"] = self._builder.add(start, i64(units))
+        return units
 
 
 def _multiply_tcgen05(emitter: Emitter, op: ops.MatrixMultiply) -> None:
@@ -161,8 +246,10 @@ def _multiply_tcgen05(emitter: Emitter, op: ops.MatrixMultiply) -> None:
     rows, columns = _shape(op.accumulator)
     accumulate = emitter.scalar(op.accumulate)
     address = tensor_memory.address(emitter, op.accumulator)
-    a = builder.add(operands.a_address, i64(operands.a.tcgen05()))
-    b = builder.add(operands.b_address, i64(operands.b.tcgen05()))
+    assert operands.a is not None, "the schedule multiplies slots"
+    a_side, b_side = operands.a.operand, operands.b.operand
+    a = builder.add(operands.a.address, i64(a_side.tcgen05()))
+    b = builder.add(operands.b.address, i64(b_side.tcgen05()))
     with emitter.guarded(emitter.is_first_thread(), "issue"):
         builder.asm(tcgen05.FENCE_AFTER)
         for block, first, width, k in operands.instructions(-(-rows // TCGEN05_ROWS), columns):
@@ -170,12 +257,12 @@ def _multiply_tcgen05(emitter: Emitter, op: ops.MatrixMultiply) -> None:
                 operands.dtype,
                 TCGEN05_ROWS,
                 width,
-                a_is_k_major=operands.a.is_k_major,
-                b_is_k_major=operands.b.is_k_major,
+                a_is_k_major=a_side.is_k_major,
+                b_is_k_major=b_side.is_k_major,
             )
             place = builder.add(address, i32(block * columns + first))
-            a_here = builder.add(a, i64(operands.a.units(block * TCGEN05_ROWS, k)))
-            b_here = builder.add(b, i64(operands.b.units(first, k)))
+            a_here = builder.add(a, i64(a_side.units(block * TCGEN05_ROWS, k)))
+            b_here = builder.add(b, i64(b_side.units(first, k)))
             scale = i1(True) if k else accumulate
             builder.asm(tcgen05.MMA_F16, place, a_here, b_here, i32(instruction), scale)
         tensor_memory.commit(emitter)
