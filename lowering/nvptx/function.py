@@ -220,6 +220,10 @@ class Emitter:
         self.define(value, layout, registers)
         return registers
 
+    def maker(self, value: Value) -> Op | None:
+        """Return the operation that gives a tile, None for an argument of a region."""
+        return self._makers.get(value)
+
     def known(self, value: Value) -> float | int | bool | None:
         """Return the number that a tile has everywhere, None where that is not known."""
         maker = self._makers.get(value)

@@ -24,6 +24,7 @@ from astdsl.ir.rewrite import clone_op, replace_fields
 from astdsl.ir.types import GMEM
 from astdsl.lowering.schedule.build import Maker
 from astdsl.lowering.schedule.independence import Index, index_of
+from astdsl.lowering.schedule.reach import runs_of
 from astdsl.lowering.target import Target
 from astdsl.lowering.windows import Forms
 
@@ -86,20 +87,22 @@ class BlockScheduler:
         # What shared memory holds besides rings: copies out, two slots each, and own buffers.
         self.other_bytes = 0
         self._makers: list[Maker] = []
+        runs = runs_of(launch)
         for op in walk(launch.body):
-            self._note(op)
+            self._note(op, runs[op])
 
-    def _note(self, op: Op) -> None:
+    def _note(self, op: Op, runs: int) -> None:
+        """Note an operation that `runs` warpgroups run, each with rings of its own."""
         for operand in op.operands:
             self.users[operand].append(op)
         if isinstance(op, ops.WRITERS) and op.ref.ref.space == GMEM:
             self.written.add(op.ref)
-            self.other_bytes += _copied_out_bytes(op)
+            self.other_bytes += runs * _copied_out_bytes(op)
         if isinstance(op, ops.READERS):
             self.read.add(op.ref)
         if isinstance(op, ops.AllocSmem):
             self.other_bytes += math.prod(op.shape) * op.dtype.bytes
-        self.pipelines += isinstance(op, ops.Pipeline)
+        self.pipelines += runs * isinstance(op, ops.Pipeline)
 
     @property
     def maker(self) -> Maker:

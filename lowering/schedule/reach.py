@@ -6,13 +6,14 @@ is called certain is reached by every warpgroup that comes to the same operation
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from astdsl.ir import ops
-from astdsl.ir.core import PURE, Block, Op, Value
+from astdsl.ir.core import PURE, Block, Op, Value, walk
 from astdsl.ir.effects import is_movable
 from astdsl.ir.evaluate import evaluate_pure
 from astdsl.ir.types import TileType
@@ -73,6 +74,13 @@ class Reach:
 def reach(program: Block, warpgroup: int) -> Reach:
     """Return what a warpgroup reaches of a block's program."""
     return Reach(warpgroup).walk(program)
+
+
+def runs_of(launch: ops.Launch) -> Counter[Op]:
+    """Return how many times a block runs each operation: once, or once for each warpgroup."""
+    if not launch.per_warpgroup:
+        return Counter(walk(launch.body))
+    return Counter(op for k in range(launch.warpgroups) for op in reach(launch.body, k).ops)
 
 
 def _is_scalar_arithmetic(op: Op) -> bool:

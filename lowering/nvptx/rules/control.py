@@ -12,7 +12,7 @@ from astdsl.ir import ops
 from astdsl.ir.core import Block, Value
 from astdsl.lowering.layout.registers import Layout
 from astdsl.lowering.nvptx.builder import Phi
-from astdsl.lowering.nvptx.crew import own_warp
+from astdsl.lowering.nvptx.crew import Crew, known_warpgroup, own_warp
 from astdsl.lowering.nvptx.function import Emitter, llvm_type, lowers, lowers_tile
 from astdsl.lowering.nvptx.values import LV, Label, i64
 
@@ -64,9 +64,10 @@ def _if(emitter: Emitter, op: ops.If) -> None:
     after = builder.block("endif")
     builder.cond_br(condition, *labels)
     arms = []
-    for label, region in zip(labels, (op.then, op.otherwise), strict=True):
+    crews = _crews(emitter, op)
+    for label, region, crew in zip(labels, (op.then, op.otherwise), crews, strict=True):
         builder.position(label)
-        with emitter.scope():
+        with emitter.run_by(crew):
             emitter.block(region)
             leaving = _leaving(emitter, ops.yielded(region), op.results)
         arms.append((leaving, builder.current))
@@ -76,6 +77,18 @@ def _if(emitter: Emitter, op: ops.If) -> None:
     for leaving, source in arms:
         _feed(phis, leaving, source)
     _define(emitter, op.results, [phi.value for phi in phis])
+
+
+def _crews(emitter: Emitter, op: ops.If) -> tuple[Crew, Crew]:
+    """Return who runs the sides of a branch: on a warpgroup's number, one that is known."""
+    crew, decided = emitter.crew, emitter.maker(op.condition)
+    is_comparison = isinstance(decided, ops.Compare) and decided.predicate == "eq"
+    if not is_comparison or not isinstance(emitter.maker(decided.operands[0]), ops.WarpgroupId):
+        return crew, crew
+    number = emitter.known(decided.operands[1])
+    if not isinstance(number, int):
+        return crew, crew
+    return known_warpgroup(emitter.builder, crew, number), crew
 
 
 @lowers(ops.Yield)
