@@ -32,7 +32,7 @@ def run(options: argparse.Namespace, screen: Screen) -> int:
     packages = {"python": platform.python_version(), **{n: _version(n) for n in PACKAGES}}
     tools = {name: path or "not found" for name, path in backend.tools().items()}
     found = {d.name: "available" if d.available else d.reason for d in devices()}
-    chosen = {"device": selected_device(), "target": selected_target()}
+    chosen = {"device": selected_device(), "target": selected_target(selected_device())}
     sections = {"packages": packages, "tools": tools, "devices": found, "chosen": chosen}
     if screen.as_json:
         screen.show_json(sections)

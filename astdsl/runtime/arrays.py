@@ -1,26 +1,23 @@
 """Arrays of any library, seen as address, shape, strides and dtype.
 
-Invariant: an `ArrayView` describes memory of the host that stays valid while its `owner` lives;
-strides count elements and may be zero or negative; the address is that of element (0, ..., 0).
+Invariant: an `ArrayView` describes memory, of the host or a GPU, that is valid while its `owner`
+lives; strides count elements and may be zero or negative; the address is that of element 0.
 """
 
 from __future__ import annotations
 
 import ctypes
 import math
-import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
 
-from astdsl.errors import AliasedOutput, BadArgument, DeviceUnavailable, UnsupportedFeature
+from astdsl.errors import AliasedOutput, BadArgument, UnsupportedFeature
 from astdsl.ir.dtypes import BY_NUMPY, DType, f4e2m1
 from astdsl.records import dataclass
-from astdsl.runtime import dlpack
 from astdsl.source import Span
 
-ARRAY_LIBRARIES = "NumPy arrays and host arrays with `__dlpack__` are accepted"
 # Work that `np.shares_memory` may spend on one pair before the pair is refused.
 SHARING_WORK = 100_000
 
@@ -44,7 +41,8 @@ class Where:
 class ArrayView:
     """Memory as an array: what a launch needs to know of an argument.
 
-    `owner` is what keeps the memory alive; `library` names where the array comes from.
+    `owner` is what keeps the memory alive; `library` names where the array comes from; `device` is
+    the number of the GPU that holds it, None for memory of the host.
     """
 
     address: int
@@ -54,6 +52,7 @@ class ArrayView:
     writeable: bool
     owner: object
     library: str = "numpy"
+    device: int | None = None
 
     @property
     def elements(self) -> int:
@@ -61,41 +60,8 @@ class ArrayView:
         return math.prod(self.shape)
 
 
-def is_array(value: object) -> bool:
-    """Whether a value is what an array parameter takes."""
-    return (
-        isinstance(value, np.ndarray)
-        or hasattr(value, "__dlpack__")
-        or hasattr(value, "__cuda_array_interface__")
-    ) and not isinstance(value, np.generic)
-
-
-def view_of(value: object, where: Where) -> ArrayView:
-    """Describe an array argument.
-
-    Raises BadArgument for what is no array, for strides that are no whole number of elements and
-    for dtypes without a kernel type; DeviceUnavailable for arrays that are not in host memory.
-    """
-    if isinstance(value, ArrayView):
-        return value
-    if isinstance(value, np.ndarray):
-        return _view_of_numpy(value, where)
-    if hasattr(value, "__cuda_array_interface__"):
-        raise DeviceUnavailable(
-            f"`{where.name}` is in GPU memory, and this version has no `cuda` device",
-            where.place,
-            help="copy it to the host, for example by `.get()` or `.cpu()`",
-        )
-    if hasattr(value, "__dlpack__") and not isinstance(value, np.generic):
-        return _view_of_dlpack(value, where)
-    raise BadArgument(
-        f"`{where.name}` takes an array, got {type(value).__name__}",
-        where.place,
-        help=f"{ARRAY_LIBRARIES}; `numpy.asarray` makes one",
-    )
-
-
-def _view_of_numpy(array: AnyArray, where: Where) -> ArrayView:
+def view_of_numpy(array: AnyArray, where: Where) -> ArrayView:
+    """Describe an array of NumPy."""
     if isinstance(array, np.ma.MaskedArray):
         raise BadArgument(
             f"`{where.name}` is a masked array, whose mask a kernel does not see",
@@ -103,7 +69,7 @@ def _view_of_numpy(array: AnyArray, where: Where) -> ArrayView:
             help="pass `.filled(value)`",
         )
     dtype = dtype_of_numpy(array.dtype, where)
-    strides = _strides_in_elements(array.strides, array.dtype.itemsize, where)
+    strides = strides_in_elements(array.strides, array.dtype.itemsize, where)
     address = array.__array_interface__["data"][0]
     return ArrayView(address, array.shape, strides, dtype, array.flags.writeable, array)
 
@@ -132,9 +98,10 @@ def _nearest(numpy: np.dtype[Any]) -> str:
     return native.name if native in BY_NUMPY else "float32"
 
 
-def _strides_in_elements(
+def strides_in_elements(
     strides: Sequence[int], element_bytes: int, where: Where
 ) -> tuple[int, ...]:
+    """Return strides in elements. Raises BadArgument where they are no whole number of them."""
     for axis, stride in enumerate(strides):
         if stride % element_bytes:
             raise BadArgument(
@@ -144,37 +111,6 @@ def _strides_in_elements(
                 help="copy it, for example by `numpy.ascontiguousarray`",
             )
     return tuple(stride // element_bytes for stride in strides)
-
-
-def _view_of_dlpack(value: Any, where: Where) -> ArrayView:
-    library = type(value).__module__.partition(".")[0]
-    try:
-        tensor = dlpack.read(value)
-    except dlpack.NotOnHost as error:
-        raise DeviceUnavailable(
-            f"`{where.name}` is in memory of {error}, and this version has no `cuda` device",
-            where.place,
-            help="copy it to the host, for example by `.cpu()`",
-        ) from None
-    except dlpack.NotExported as error:
-        raise BadArgument(
-            f"`{where.name}` could not be read through `__dlpack__`: {error}",
-            where.place,
-            help=ARRAY_LIBRARIES,
-        ) from None
-    immutable = library in IMMUTABLE_LIBRARIES
-    return ArrayView(
-        tensor.address,
-        tensor.shape,
-        tensor.strides,
-        tensor.dtype,
-        tensor.writeable and not immutable,
-        tensor.owner,
-        library,
-    )
-
-
-IMMUTABLE_LIBRARIES = ("jax", "jaxlib")
 
 
 def as_numpy(view: ArrayView) -> AnyArray:
@@ -270,35 +206,3 @@ def _share(a: ArrayView, b: ArrayView) -> bool:
         return bool(np.shares_memory(as_numpy(a), as_numpy(b), max_work=limit))
     except np.exceptions.TooHardError:
         return True
-
-
-def allocate(like: object, shape: tuple[int, ...], dtype: DType, where: Where) -> Any:
-    """Return an unwritten array of the library of `like` (NumPy where that is None)."""
-    library = "numpy" if like is None else type(like).__module__.partition(".")[0]
-    make = ALLOCATORS.get(library)
-    if make is None and isinstance(like, np.ndarray):
-        make = _numpy_empty
-    if make is None:
-        raise UnsupportedFeature(
-            f"the omitted output `{where.name}` cannot be allocated with {library}",
-            where.place,
-            help=f"pass `{where.name}`",
-        )
-    return make(like, shape, dtype)
-
-
-def _numpy_empty(like: object, shape: tuple[int, ...], dtype: DType) -> AnyArray:
-    return np.empty(shape, dtype.numpy)
-
-
-def _torch_empty(like: Any, shape: tuple[int, ...], dtype: DType) -> Any:
-    # The tensor exists, so its library is loaded; importing it here would be a late import.
-    torch_dtype = getattr(sys.modules["torch"], TORCH_NAMES.get(dtype.name, dtype.numpy.name))
-    return like.new_empty(shape, dtype=torch_dtype)
-
-
-TORCH_NAMES = {"f8e8m0": "float8_e8m0fnu", "f8e4m3": "float8_e4m3fn", "f8e5m2": "float8_e5m2"}
-ALLOCATORS: dict[str, Callable[[Any, tuple[int, ...], DType], Any]] = {
-    "numpy": _numpy_empty,
-    "torch": _torch_empty,
-}

@@ -1,4 +1,4 @@
-"""What a device runs: the typed IR, and for those that need it the PTX with its launch plan.
+"""What a device runs: the typed IR, for those that need it the PTX with its launch plan, a cubin.
 
 Invariant: plain data; where there is PTX there is a plan.
 """
@@ -25,3 +25,4 @@ class Artifact:
     module: Module
     ptx: str = ""
     plan: LaunchPlan | None = None
+    cubin: bytes = b""

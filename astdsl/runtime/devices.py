@@ -6,11 +6,14 @@ device loads nothing.
 
 from __future__ import annotations
 
+import ctypes
 import os
 import re
+import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from functools import cache
 from typing import Any, Protocol
 
 import numpy as np
@@ -23,18 +26,28 @@ from astdsl.runtime import reports
 from astdsl.runtime.artifact import Artifact
 from astdsl.runtime.classes import launch_strides
 from astdsl.runtime.launch import Argument, Counts, Launcher, array_of
+from astdsl.runtime.maps import map_fields
 from astdsl.runtime.scratch import scratch_argument, scratch_array
 from astdsl.source import Span, source_line
 
 DEFAULT_TARGET = "sm_90a"
+DRIVER_LIBRARY = "libcuda.so.1"
 
 
 class Device(Protocol):
-    """Something that runs kernels. `needs_ptx` says what it runs: PTX, or the typed IR."""
+    """Something that runs kernels.
+
+    `needs_ptx` says what it runs: PTX, or the typed IR; `needs_cubin` whether it wants the PTX
+    assembled.
+    """
 
     name: str
     description: str
     needs_ptx: bool
+    needs_cubin: bool
+
+    def target(self) -> str:
+        """Name the target that this device asks for; empty if any will do."""
 
     def missing(self) -> str:
         """Say why this device cannot be used here; empty if it can."""
@@ -49,6 +62,11 @@ class Reference:
     name = "reference"
     description = "evaluates the typed IR with NumPy"
     needs_ptx = False
+    needs_cubin = False
+
+    def target(self) -> str:
+        """Any target will do."""
+        return ""
 
     def missing(self) -> str:
         """Nothing is missing: it is a part of the package."""
@@ -73,6 +91,11 @@ class Emulator:
     name = "emulator"
     description = "runs the emitted PTX on the CPU"
     needs_ptx = True
+    needs_cubin = False
+
+    def target(self) -> str:
+        """Any target will do."""
+        return ""
 
     def missing(self) -> str:
         """Nothing is missing: it is a part of the package."""
@@ -102,13 +125,14 @@ class Emulator:
             every, memory = [*arguments, *scratch], [*memory, *made]
             addresses = [*values, *(x.__array_interface__["data"][0] for x in made)]
             unwritten = {i: Unwritten(x) for i, x in _unwritten(every, memory)}
+            completion, order = emulator_schedule()
             for entry, grid in zip(plan.entries, counts.grids, strict=True):
                 given = [_encode(slot, every, addresses, memory) for slot in entry.slots]
                 passed = {slot.param for slot in entry.slots}
                 try:
                     run(
                         ptx, entry.name, (grid, 1, 1), (entry.threads, 1, 1), given,
-                        shared_bytes=entry.shared_bytes, completion=emulator_completion(),
+                        shared_bytes=entry.shared_bytes, completion=completion, order=order,
                         uninitialised=[x for i, x in unwritten.items() if i in passed],
                     )  # fmt: skip
                 except DeviceFault as fault:
@@ -123,23 +147,61 @@ class Emulator:
 
 
 class Cuda:
-    """A GPU with sm_90 or sm_100: not in this version."""
+    """A GPU with sm_90 or sm_100."""
 
     name = "cuda"
     description = "runs on a GPU with sm_90 or sm_100"
     needs_ptx = True
 
+    @property
+    def needs_cubin(self) -> bool:
+        """Whether our assembler is there; without it the driver takes the PTX."""
+        return _has_assembler()
+
+    def target(self) -> str:
+        """Name the target of the first GPU."""
+        return str(_driver().gpus[0].target)
+
     def missing(self) -> str:
-        """Say that there is no launcher yet."""
-        return "this version of astdsl does not launch on GPUs yet"
+        """Say why no GPU can be used here."""
+        return why_no_gpu()
 
     def load(self, artifact: Artifact, arguments: Sequence[Argument]) -> Launcher:
-        """Never get here."""
-        raise AssertionError("an unavailable device is refused before a kernel is loaded")
+        """Load the kernel on the GPU of its arguments."""
+        from astdsl.runtime.cuda import load
+
+        return load(_driver(), artifact, arguments)
+
+
+@cache
+def why_no_gpu() -> str:
+    """Say why no GPU can be used here; empty if one can. The driver is asked once."""
+    try:
+        ctypes.CDLL(DRIVER_LIBRARY)
+    except OSError:
+        return f"no NVIDIA driver is installed ({DRIVER_LIBRARY} is not found)"
+    return str(_driver().why_not())
+
+
+@cache
+def _driver() -> Any:
+    from cuda.bindings import driver
+
+    from astdsl.runtime.driver import Driver
+
+    return Driver(driver)
+
+
+@cache
+def _has_assembler() -> bool:
+    from importlib.util import find_spec
+
+    return bool(shutil.which("ptxas")) or find_spec("nvidia") is not None
 
 
 DEVICES: dict[str, Device] = {d.name: d for d in (Cuda(), Emulator(), Reference())}
 _selected: ContextVar[str] = ContextVar("selected", default="")
+_emulated: ContextVar[tuple[str, ...]] = ContextVar("emulated", default=())
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,22 +237,55 @@ def device(name: str) -> Iterator[None]:
 
 
 def selected_device() -> str:
-    """Name the device of a call that names none: the `with`'s, `ASTDSL_DEVICE`, the emulator."""
-    return _selected.get() or os.environ.get("ASTDSL_DEVICE") or Emulator.name
+    """Name the device of a call that names none: the `with`'s, `ASTDSL_DEVICE`, a GPU if any."""
+    return _selected.get() or os.environ.get("ASTDSL_DEVICE") or _default_device()
 
 
-def selected_target() -> str:
-    """Name the target of a call that names none: `ASTDSL_TARGET`, else sm_90a."""
-    return os.environ.get("ASTDSL_TARGET") or DEFAULT_TARGET
+def _default_device() -> str:
+    return Emulator.name if why_no_gpu() else Cuda.name
 
 
-def emulator_completion() -> Any:
-    """Say when asynchronous work completes on the emulator, `ASTDSL_COMPLETION`.
+def selected_target(device: str) -> str:
+    """Name the target of a call that names none: `ASTDSL_TARGET`, the GPU's own, else sm_90a."""
+    wanted = os.environ.get("ASTDSL_TARGET")
+    if wanted:
+        return wanted
+    return find_device(device).target() if device == Cuda.name else DEFAULT_TARGET
 
-    `late` (as late as legal, the default), `early` (at issue), or the seed of random moments.
+
+def check_places(device: Device, arguments: Sequence[Argument]) -> None:
+    """Refuse arrays in memory that a device does not read. Raises DeviceUnavailable."""
+    for argument in arguments:
+        if argument.device is not None and device.name != Cuda.name:
+            raise DeviceUnavailable(
+                f"`{argument.where.name}` is in memory of GPU {argument.device}, which the device "
+                f"`{device.name}` does not read",
+                argument.where.place,
+                help='use the device "cuda", or copy it to the host, for example by `.cpu()`',
+            )
+
+
+def emulator_schedule() -> tuple[Any, Any]:
+    """Say when asynchronous work completes on the emulator, and which threads go first.
+
+    That of the `emulated` around; else `ASTDSL_COMPLETION`: `late` (as late as legal, the default),
+    `early` (at issue), or the seed of random moments; and `ASTDSL_ORDER`: `min-pc` (the default),
+    `max-pc`, `round-robin`, or a seed.
     """
-    wanted = os.environ.get("ASTDSL_COMPLETION") or "late"
-    return int(wanted) if wanted.isdecimal() else wanted
+    names = ("ASTDSL_COMPLETION", "late"), ("ASTDSL_ORDER", "min-pc")
+    wanted = _emulated.get() or tuple(os.environ.get(name) or usual for name, usual in names)
+    completion, order = (int(x) if x.isdecimal() else x for x in wanted)
+    return completion, order
+
+
+@contextmanager
+def emulated(completion: str, order: str) -> Iterator[None]:
+    """Let the emulator complete asynchronous work and order threads in one of its ways."""
+    token = _emulated.set((completion, order))
+    try:
+        yield
+    finally:
+        _emulated.reset(token)
 
 
 def find_device(name: str) -> Device:
@@ -239,27 +334,19 @@ def _encode_map(slot: MapSlot, argument: Argument, value: int, memory: Any) -> A
     from astdsl.emulator.formats.swizzle import Swizzle
     from astdsl.emulator.formats.tensormap import TensorDataType, TensorMap
 
-    geometry = argument.geometry
-    assert geometry is not None, "a tensor map is an array's"
-    strides = launch_strides(geometry)
+    assert argument.geometry is not None, "a tensor map is an array's"
+    fields = map_fields(slot, argument.geometry)
     return TensorMap(
-        TensorDataType[TENSOR_TYPES[geometry.dtype.name]],
+        TensorDataType[fields.type],
         value,
-        tuple(max(geometry.shape[axis], 1) for axis in slot.order),
-        tuple(strides[axis] * geometry.dtype.bytes for axis in slot.order[1:]),
-        slot.box,
-        swizzle=Swizzle[SWIZZLES[slot.swizzle_bytes]],
+        fields.dims,
+        fields.strides_bytes,
+        fields.box,
+        swizzle=Swizzle[SWIZZLES[fields.swizzle_bytes]],
         arrays=(memory,),
     )
 
 
-# CUtensorMapDataType by kernel dtype; types that it does not know are copied as bytes.
-TENSOR_TYPES = {
-    "f64": "F64", "f32": "F32", "tf32": "F32", "f16": "F16", "bf16": "BF16",
-    "i64": "S64", "i32": "S32", "i16": "U16", "i8": "U8",
-    "u64": "U64", "u32": "U32", "u16": "U16", "u8": "U8", "bool": "U8",
-    "f8e4m3": "U8", "f8e5m2": "U8", "f8e8m0": "U8",
-}  # fmt: skip
 SWIZZLES = {0: "NONE", 32: "B32", 64: "B64", 128: "B128"}
 _ENCODERS: dict[type, Any] = {
     PointerSlot: _encode_pointer,

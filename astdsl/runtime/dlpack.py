@@ -31,8 +31,10 @@ from astdsl.ir.dtypes import (
 )
 from astdsl.records import dataclass
 
-CPU = 1
-DEVICE_NAMES = {2: "CUDA", 3: "CUDA's pinned host memory", 10: "ROCm", 13: "CUDA's managed memory"}
+CPU, CUDA, CUDA_HOST, CUDA_MANAGED = 1, 2, 3, 13
+# Memory that code on the host reads; the rest of what is known is on a GPU.
+ON_HOST = (CPU, CUDA_HOST)
+DEVICE_NAMES = {4: "OpenCL", 7: "Vulkan", 8: "Metal", 10: "ROCm", 14: "oneAPI", 15: "WebGPU"}
 READ_ONLY = 1
 
 # (DLDataTypeCode, bits) -> the kernel's dtype.
@@ -44,8 +46,8 @@ DTYPES: dict[tuple[int, int], DType] = {
 }  # fmt: skip
 
 
-class NotOnHost(Exception):
-    """The array lives on another device, which the message names."""
+class NotReadable(Exception):
+    """The array lives on another kind of device, which the message names."""
 
 
 class NotExported(Exception):
@@ -79,8 +81,8 @@ class _Versioned(ctypes.Structure):
 
 
 @dataclass(frozen=True, slots=True)
-class HostTensor:
-    """What a capsule says of an array in host memory; strides in elements."""
+class Tensor:
+    """What a capsule says of an array; strides in elements; `device` is a GPU's number."""
 
     address: int
     shape: tuple[int, ...]
@@ -88,15 +90,16 @@ class HostTensor:
     dtype: DType
     writeable: bool
     owner: object
+    device: int | None = None
 
 
-def read(value: Any) -> HostTensor:
-    """Read an array's DLPack capsule. Raises NotOnHost and NotExported."""
+def read(value: Any) -> Tensor:
+    """Read an array's DLPack capsule. Raises NotReadable and NotExported."""
     if hasattr(value, "__dlpack_device__"):
-        _require_host(int(value.__dlpack_device__()[0]))
+        _require_readable(int(value.__dlpack_device__()[0]))
     capsule = _export(value)
     tensor, flags = _open(capsule)
-    _require_host(tensor.device_type)
+    _require_readable(tensor.device_type)
     dtype = DTYPES.get((tensor.code, tensor.bits))
     if dtype is None or tensor.lanes != 1:
         kind = f"code {tensor.code}, {tensor.bits} bits, {tensor.lanes} lanes"
@@ -104,12 +107,14 @@ def read(value: Any) -> HostTensor:
     shape = tuple(tensor.shape[: tensor.ndim])
     strides = tuple(tensor.strides[: tensor.ndim]) if tensor.strides else _row_major(shape)
     address = (tensor.data or 0) + tensor.byte_offset
-    return HostTensor(address, shape, strides, dtype, not flags & READ_ONLY, (capsule, value))
+    device = None if tensor.device_type in ON_HOST else int(tensor.device_id)
+    writeable = not flags & READ_ONLY
+    return Tensor(address, shape, strides, dtype, writeable, (capsule, value), device)
 
 
-def _require_host(device: int) -> None:
-    if device != CPU:
-        raise NotOnHost(DEVICE_NAMES.get(device, f"DLPack device {device}"))
+def _require_readable(device: int) -> None:
+    if device not in (*ON_HOST, CUDA, CUDA_MANAGED):
+        raise NotReadable(DEVICE_NAMES.get(device, f"DLPack device {device}"))
 
 
 def _export(value: Any) -> Any:

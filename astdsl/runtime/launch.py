@@ -20,15 +20,20 @@ from astdsl.records import dataclass
 from astdsl.runtime.arrays import (
     ArrayView,
     Where,
-    allocate,
     as_numpy,
     byte_offsets,
     check_aliases,
-    is_array,
-    view_of,
 )
 from astdsl.runtime.classes import Geometry
 from astdsl.runtime.host import HostFunction, compile_host, reads_scalars
+from astdsl.runtime.libraries import (
+    FINISHED_LIBRARIES,
+    allocate,
+    fill,
+    in_library,
+    is_array,
+    view_of,
+)
 
 # A PyArrayObject is a Python object's head and then the pointer to its data (NumPy's C API,
 # "Array Structures"); reading it there takes a sixth of the time of `__array_interface__`.
@@ -66,7 +71,7 @@ def describe(
             arrays = list(objects) if arrays is objects else arrays
             view = arrays[position] = view_of(given, where[position])
             key += (view.shape, view.strides, view.dtype, view.writeable, view.address & 15)
-            key.append(view.library)
+            key += (view.library, view.device)
             values.append(view.address)
         else:
             key.append(kind)
@@ -80,7 +85,7 @@ class Argument:
 
     `source` is the position among the call's objects, allocated outputs last. An array whose
     elements are not aligned is `staged`: the kernel gets an aligned copy, of `geometry`, and what
-    it writes is copied back.
+    it writes is copied back. `library` and `device` are the array's (`arrays.ArrayView`).
     """
 
     where: Where
@@ -91,6 +96,8 @@ class Argument:
     initial: float | int | bool | None = None
     convert: Callable[[Any], Any] | None = None
     staged: Geometry | None = None
+    library: str = "numpy"
+    device: int | None = None
 
     @property
     def is_written(self) -> bool:
@@ -140,8 +147,8 @@ class Launch:
 
     __slots__ = (
         "_aliases", "_allocations", "_arguments", "_checks", "_conversions", "_count",
-        "_counts", "_defaults", "_extends", "_filled", "_launcher", "_order", "_outputs", "_shapes",
-        "_staged",
+        "_counts", "_defaults", "_extends", "_filled", "_finished", "_launcher", "_order",
+        "_outputs", "_shapes", "_staged",
     )  # fmt: skip
 
     def __init__(
@@ -166,6 +173,7 @@ class Launch:
         self._defaults = list(defaults)
         self._extends = bool(allocations or defaults)
         self._outputs = tuple(outputs)
+        self._finished = list(_to_finish(arguments, allocations, passed + len(self._defaults)))
         self._launcher = launcher
         order = [a.source for a in arguments]
         self._order = () if order == list(range(len(order))) else tuple(order)
@@ -202,7 +210,7 @@ class Launch:
         for holds, check in self._checks:
             _require(holds(self._shapes, values), check)
         for position, initial in self._filled:
-            array_of(ordered[position])[...] = initial
+            self._fill(ordered[position], initial, self._arguments[position])
         counts = self._count(values) if self._count else self._counts
         if self._staged and any(counts.grids):
             self._launch_staged(counts, values, ordered)
@@ -210,7 +218,16 @@ class Launch:
             self._launcher(counts, values, ordered)
         return self._results(objects)
 
+    @staticmethod
+    def _fill(array: Any, initial: float | int | bool, argument: Argument) -> None:
+        if argument.device is None:
+            array_of(array)[...] = initial
+        else:
+            fill(array, initial, argument.where)
+
     def _results(self, objects: list[Any]) -> Any:
+        for position, like in self._finished:
+            objects[position] = in_library(objects[like], objects[position])
         if len(self._outputs) == 1:
             return objects[self._outputs[0]]
         return tuple(objects[o] for o in self._outputs) if self._outputs else None
@@ -277,6 +294,16 @@ class Launch:
                 yield holds, check
             else:
                 _require(self._evaluate(holds, ()), check)
+
+
+def _to_finish(
+    arguments: Sequence[Argument], allocations: Sequence[Allocation], first: int
+) -> Iterator[tuple[int, int]]:
+    """Yield the positions of outputs that become arrays of the library of those at the second."""
+    libraries = {a.source: a.library for a in arguments}
+    for number, wanted in enumerate(allocations):
+        if wanted.like is not None and libraries.get(wanted.like) in FINISHED_LIBRARIES:
+            yield first + number, wanted.like
 
 
 def _require(holds: Any, check: Check) -> None:

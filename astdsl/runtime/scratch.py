@@ -48,8 +48,14 @@ def scratch_array(argument: Argument) -> np.ndarray[Any, Any]:
     geometry = argument.geometry
     assert geometry is not None, "scratch is an array"
     shape, item = _stored(geometry.shape), geometry.dtype.bytes
-    ends = zip(shape, geometry.strides, strict=True)
-    reach = 1 + sum((extent - 1) * stride for extent, stride in ends)
-    memory = np.empty(reach, geometry.dtype.numpy)
+    memory = np.empty(scratch_reach_bytes(argument) // item, geometry.dtype.numpy)
     strides = tuple(stride * item for stride in geometry.strides)
     return np.ndarray(shape, memory.dtype, memory, strides=strides)
+
+
+def scratch_reach_bytes(argument: Argument) -> int:
+    """Return the bytes that scratch takes."""
+    geometry = argument.geometry
+    assert geometry is not None, "scratch is an array"
+    ends = zip(_stored(geometry.shape), geometry.strides, strict=True)
+    return (1 + sum((extent - 1) * stride for extent, stride in ends)) * geometry.dtype.bytes

@@ -15,12 +15,11 @@ from astdsl.runtime import dlpack
 from astdsl.runtime.arrays import (
     ArrayView,
     Where,
-    allocate,
     as_numpy,
     check_aliases,
     check_written,
-    view_of,
 )
+from astdsl.runtime.libraries import allocate, view_of
 from astdsl.source import NOWHERE
 
 X, Y = Where("x", NOWHERE), Where("y", NOWHERE)
@@ -94,12 +93,35 @@ def test_a_list_is_refused() -> None:
         view([1, 2])
 
 
-def test_an_array_on_a_gpu_is_refused_by_name() -> None:
-    class OnDevice:
-        __cuda_array_interface__ = {"shape": (3,)}  # noqa: RUF012
+class OnGpu:
+    """An array in memory of GPU 1, as CuPy exports it."""
 
-    with pytest.raises(DeviceUnavailable, match="no `cuda` device"):
-        view(OnDevice())
+    def __init__(self, strides: tuple[int, ...] | None = None) -> None:
+        self.__cuda_array_interface__ = {
+            "shape": (3, 4), "typestr": "<f4", "data": (4096, True), "strides": strides,
+        }  # fmt: skip
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return (2, 1)
+
+
+@pytest.mark.parametrize(
+    ("strides", "elements"), [(None, (4, 1)), ((32, 8), (8, 2)), ((0, 4), (0, 1))]
+)
+def test_an_array_on_a_gpu_is_described(
+    strides: tuple[int, ...] | None, elements: tuple[int, ...]
+) -> None:
+    seen = view(OnGpu(strides))
+    assert (seen.address, seen.shape, seen.strides, seen.dtype) == (4096, (3, 4), elements, f32)
+    assert (seen.device, seen.writeable) == (1, False)
+
+
+def test_an_array_that_does_not_say_its_gpu_is_refused() -> None:
+    class Nowhere:
+        __cuda_array_interface__ = OnGpu().__cuda_array_interface__
+
+    with pytest.raises(DeviceUnavailable, match="on which GPU"):
+        view(Nowhere())
 
 
 def test_dlpack_gives_the_same_memory() -> None:
@@ -120,13 +142,13 @@ def test_dlpack_keeps_read_only_arrays_read_only() -> None:
     assert not as_numpy(seen).flags.writeable
 
 
-def test_dlpack_of_another_device_is_refused_by_name() -> None:
-    class OnDevice(Exported):
+def test_dlpack_of_a_device_that_no_kernel_reads_is_refused_by_name() -> None:
+    class Elsewhere(Exported):
         def __dlpack_device__(self) -> tuple[int, int]:
-            return (2, 0)
+            return (10, 0)
 
-    with pytest.raises(DeviceUnavailable, match="memory of CUDA"):
-        view(OnDevice(np.zeros(3)))
+    with pytest.raises(DeviceUnavailable, match="memory of ROCm"):
+        view(Elsewhere(np.zeros(3)))
 
 
 def test_dlpack_without_a_version_is_read_too() -> None:

@@ -22,7 +22,8 @@ from astdsl.ir.launch import (
     StrideSlot,
 )
 from astdsl.ir.types import scalar
-from astdsl.runtime.arrays import Where, view_of
+from astdsl.runtime import devices as module
+from astdsl.runtime.arrays import Where
 from astdsl.runtime.artifact import Artifact
 from astdsl.runtime.classes import geometry_of
 from astdsl.runtime.devices import (
@@ -32,8 +33,10 @@ from astdsl.runtime.devices import (
     find_device,
     selected_device,
     selected_target,
+    why_no_gpu,
 )
 from astdsl.runtime.launch import Argument, Launch, describe
+from astdsl.runtime.libraries import view_of
 from astdsl.source import NOWHERE
 from tests.building import Maker, gmem
 
@@ -45,20 +48,31 @@ def test_devices_say_which_is_available_and_why_not() -> None:
     assert set(found) == {"cuda", "emulator", "reference"}
     assert found["emulator"].available
     assert found["reference"].available
+    assert found["cuda"].available != bool(found["cuda"].reason)
+
+
+def test_a_machine_without_a_driver_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "DRIVER_LIBRARY", "libnowhere.so.1")
+    monkeypatch.setattr(module, "why_no_gpu", why_no_gpu.__wrapped__)
+    found = {d.name: d for d in devices()}
     assert not found["cuda"].available
-    assert "does not launch on GPUs yet" in str(found["cuda"])
+    assert "libnowhere.so.1 is not found" in str(found["cuda"])
 
 
-def test_the_default_is_the_emulator(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("reason", "chosen"), [("no GPU", "emulator"), ("", "cuda")])
+def test_the_default_is_a_gpu_if_there_is_one(
+    monkeypatch: pytest.MonkeyPatch, reason: str, chosen: str
+) -> None:
     monkeypatch.delenv("ASTDSL_DEVICE", raising=False)
-    assert selected_device() == "emulator"
+    monkeypatch.setattr(module, "why_no_gpu", lambda: reason)
+    assert selected_device() == chosen
 
 
 def test_the_environment_chooses_a_device_and_a_target(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ASTDSL_DEVICE", "reference")
     monkeypatch.setenv("ASTDSL_TARGET", "sm_100a")
     assert selected_device() == "reference"
-    assert selected_target() == "sm_100a"
+    assert selected_target("reference") == "sm_100a"
 
 
 def test_a_with_chooses_a_device_and_gives_it_back(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -73,8 +87,9 @@ def test_a_misspelt_device_is_refused_with_the_right_name() -> None:
         find_device("emulater")
 
 
-def test_cuda_is_refused_by_name() -> None:
-    with pytest.raises(DeviceUnavailable, match="`cuda` cannot be used"), device("cuda"):
+def test_cuda_is_refused_by_name_where_there_is_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "why_no_gpu", lambda: "no GPU")
+    with pytest.raises(DeviceUnavailable, match="`cuda` cannot be used: no GPU"), device("cuda"):
         pass
 
 
