@@ -14,10 +14,10 @@ from astdsl.ir.parser import OPERATIONS
 from astdsl.lowering.nvptx import rules
 from astdsl.lowering.nvptx.function import lowered_kinds
 
-FAMILIES = ("arith", "control", "memory", "tile", "sync", "tensor")
+FAMILIES = ("arith", "control", "indexed", "memory", "tile", "sync", "tensor", "tmem")
 # Bases that no program holds: they state what their subclasses share.
 ABSTRACT = {
-    Op, ops.Elementwise, ops.Unary, ops.Binary, ops.Loop, ops.Window, ops.Copy,
+    Op, ops.Elementwise, ops.Unary, ops.Binary, ops.Loop, ops.Window, ops.Copy, ops.Indexed,
     ops.Combining,
 }  # fmt: skip
 CONCRETE = sorted(set(OPERATIONS.values()) - ABSTRACT, key=lambda kind: kind.__name__)

@@ -89,6 +89,17 @@ def wrong(x: In[f32, "M N"], o: Out[f32, "M N"], *, b=64):
 """,
         (X,),
     ),
+    "repeated-index": (
+        """
+@kernel
+def repeated(x: In[f32, "N"], o: InOut[f32, "N"]):
+    o[x[...].astype(i32)] = iota(x.shape)
+
+
+wrong = repeated.on("reference")
+""",
+        (V, V.copy()),
+    ),
     "out-of-shared-memory": (
         """
 @kernel

@@ -46,6 +46,7 @@ EXAMPLES = {
     "A304": "errors/overlapping-windows.txt",
     "A305": "errors/parallel-conflict.txt",
     "A306": "lang/no_axes.txt",
+    "A307": "errors/repeated-index.txt",
     "A401": "errors/out-of-shared-memory.txt",
     "A402": "errors/too-large-a-tile.txt",
     "A403": "errors/unknown-target.txt",

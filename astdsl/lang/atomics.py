@@ -134,7 +134,7 @@ def _require_target(name: str, ref: object) -> Ref:
         TypeMismatch,
         f"{name} updates memory, got {ref!r}",
         *places,
-        help=f"{name[1:-1]}(x.at[window], value): `x[window]` has read it already",
+        help=f"`{name[1:-1]}(x.at[window], value)`: `x[window]` has read it already",
     )
 
 

@@ -11,7 +11,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from astdsl.errors import BadWindow, ShapeMismatch, TypeMismatch, UnsupportedFeature
+from astdsl.errors import BadWindow, ShapeMismatch, TypeMismatch
 from astdsl.ir import ops
 from astdsl.ir.dtypes import BOOL, INT, UINT, DType, f32, i32, i64, u8, u16, u32, u64
 from astdsl.lang.arith import where
@@ -19,6 +19,7 @@ from astdsl.lang.elementwise import (
     as_tile,
     constant,
     convert,
+    expand,
     meet,
     require_kind,
     sources,
@@ -33,14 +34,12 @@ from astdsl.lang.shapes import (
     iota,
     normalized_axes,
     reshape,
-    zeros,
 )
 from astdsl.lang.tracing import emit, fault
 from astdsl.lang.values import Tile, fits_i32
 
 # Integers that hold the bits of an element, by its width.
 WORDS = {8: u8, 16: u16, 32: u32, 64: u64}
-MOST_CHOICES = 64
 
 
 def concat(tiles: object, axis: object = 0) -> Tile:
@@ -95,9 +94,8 @@ def take(x: object, indices: object, axis: object = None) -> Tile:
     """Return the elements of x at `indices` along `axis`, by NumPy's rules.
 
     Compile-time indices may be one integer or a list, negative from the end. One kernel integer
-    picks by a reduction, a tile of them by a choice for each place of an axis of at most 64
-    elements; outside 0 to extent - 1 they give zeros. Without `axis` x is flat.
-    Errors: BadWindow, UnsupportedFeature for tiles of indices along longer axes.
+    picks by a reduction, a tile of them through shared memory; outside 0 to extent - 1 they give
+    zeros. Without `axis` x is flat. Errors: BadWindow, OutsideLost, TypeMismatch.
     """
     tile = as_tile(x, "`take`")
     tile = reshape(tile, -1) if axis is None else tile
@@ -185,23 +183,26 @@ def _taken_at_run_time(tile: Tile, at: Tile, along: int) -> Tile:
 
 
 def _chosen(tile: Tile, at: Tile, along: int) -> Tile:
-    """Pick by a tile of kernel integers: one choice for each place of a short axis."""
-    extent = tile.shape[along]
-    if extent > MOST_CHOICES:
-        raise fault(
-            UnsupportedFeature,
-            f"`take` at a tile of kernel integers along an axis of {extent} elements, "
-            f"{MOST_CHOICES} is the most in this version",
-            (at.value, f"{at} comes from here"),
-            help="take one at a time: `take(t, i, axis)` with a scalar i; or give constants",
-        )
+    """Pick by a tile of kernel integers: the tile is put in shared memory, and read from there."""
     shape = (*tile.shape[:along], *at.shape, *tile.shape[along + 1 :])
-    found = zeros(shape, tile.dtype)
+    own = at.value.tile.dtype
+    wide = own is i64 or own in (u32, u64)
     after = (None,) * (tile.ndim - along - 1)
-    for k in range(extent):
-        key = (*(slice(None),) * along, k, *(None,) * at.ndim, Ellipsis)
-        found = where(index(at == k, (Ellipsis, *after)), index(tile, key), found)
-    return found
+    numbers = index(Tile(convert(at, i64 if wide else i32)), (Ellipsis, *after))
+    moved = {a: a + (a > along) * (at.ndim - 1) for a in range(tile.ndim) if a != along}
+    forget_edges(tile, (along,), "`take`")
+    value = emit(
+        ops.Take,
+        x=tile.value,
+        indices=expand(numbers.value, shape),
+        axis=along,
+        along=tuple(moved.values()),
+    ).result
+    shifted = at.edges.renumbered({a: a + along for a in range(at.ndim)})
+    outside = dict.fromkeys(shifted, LOST) | tile.edges.renumbered(moved).outside
+    low, high = tile.bounds
+    edges = Edges(outside)
+    return Tile(value, weak=tile.weak, bounds=(min(low, 0), max(high, 0)), edges=edges)
 
 
 def _part(tile: Tile, along: int, start: int, stop: int) -> Tile:

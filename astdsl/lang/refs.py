@@ -21,7 +21,7 @@ from astdsl.ir import ops
 from astdsl.ir.core import IN, Value
 from astdsl.ir.dtypes import DType
 from astdsl.ir.transforms import Transform
-from astdsl.ir.types import GMEM
+from astdsl.ir.types import GMEM, TMEM
 from astdsl.lang.block_views import Blocks
 from astdsl.lang.elementwise import broadcast_shape, converted_to_target, rounded
 from astdsl.lang.indices import atom_of, form_of, index_value
@@ -67,6 +67,16 @@ class Root:
     dims: tuple[str | None, ...]
     extents: tuple[Form, ...] = ()
     transforms: tuple[Transform, ...] = ()
+
+    def require_addressable(self) -> None:
+        """Refuse to read or write tensor memory as if it had addresses."""
+        if self.value.ref.space == TMEM:
+            raise fault(
+                UnsupportedFeature,
+                f"`{self.name}` is tensor memory, which is not indexed",
+                (self.value, "allocated here"),
+                help="`async_load_tmem(ref)` reads it, `async_store_tmem(ref, tile)` writes it",
+            )
 
     def require_writable(self) -> None:
         """Refuse to write an input."""
@@ -302,6 +312,7 @@ class Ref:
 
     def read(self, fill: bool | int | float | None = None) -> Tile:
         """Return the tile of the whole view; `fill` makes the outside ordinary elements."""
+        self.root.require_addressable()
         fields = self.window_fields()
         given = {} if fill is None else {"fill": rounded(fill, self.dtype)}
         if self.is_indexed:
@@ -320,6 +331,7 @@ class Ref:
     def write(self, value: object) -> None:
         """Store a value into the whole view, broadcast and converted as `astype` does."""
         self.root.require_writable()
+        self.root.require_addressable()
         fields = self.window_fields()
         shape = self.static_shape
         operand = as_operand(value, "a store")

@@ -356,7 +356,7 @@ def _refuse_tile_index(x: Tile, item: object) -> None:
             UnsupportedFeature,
             f"a tile is indexed by compile-time constants, got {item}",
             (item.value, f"{item} comes from here"),
-            help="`take(t, i, axis)` will pick by kernel integers; a window of a ref may start at "
+            help="`take(t, i, axis)` picks by kernel integers; a window of a ref may start at "
             "any: `ref[i]`; `unroll(range(n))` gives constant indices",
         )
 

@@ -9,18 +9,19 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any, TypeAlias
 
+from astdsl.errors import TypeMismatch
 from astdsl.ir import ops
 from astdsl.ir.core import Value
 from astdsl.ir.dtypes import INT, UINT, i32, i64
-from astdsl.lang.elementwise import convert, expand, require_kind
+from astdsl.lang.elementwise import convert, expand
 from astdsl.lang.indices import form_of, index_value
 from astdsl.lang.masks import inside_mask
 from astdsl.lang.ragged import ZERO, Edges, HalfSpace
 from astdsl.lang.shapes import index
 from astdsl.lang.symbolic import Form
-from astdsl.lang.tracing import emit
+from astdsl.lang.tracing import emit, fault
 from astdsl.lang.values import Operand, Tile
-from astdsl.records import dataclass, replace
+from astdsl.records import dataclass
 
 # From a low place on, and below a high one.
 Range: TypeAlias = tuple[Form, Form]
@@ -166,10 +167,11 @@ def _half_spaces(axis: AxisView, place: int | None, ranges: Sequence[Range]) -> 
 
 def require_indices(tile: Tile, name: str) -> None:
     """Refuse tiles of indices that are no integers."""
-    require_kind(f"an index of `{name}`", (INT, UINT), tile)
-
-
-__all__ = [
-    "NO_GRID", "AxisView", "Grid", "index_edges", "indexed_fields", "replace", "require_indices",
-    "window_edges",
-]  # fmt: skip
+    if tile.kind not in (INT, UINT):
+        raise fault(
+            TypeMismatch,
+            f"tiles of indices of `{name}` hold integers, got {tile}",
+            (tile.value, f"{tile} comes from here"),
+            help="`x.astype(i32)` converts a float towards zero; `where(mask, x[window], 0)` picks "
+            "by bools",
+        )

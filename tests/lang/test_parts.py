@@ -11,7 +11,6 @@ import astdsl
 from astdsl import (
     In,
     Out,
-    broadcast_to,
     cdiv,
     concat,
     f32,
@@ -29,7 +28,6 @@ from astdsl.errors import (
     OutsideLost,
     ShapeMismatch,
     TypeMismatch,
-    UnsupportedFeature,
 )
 from astdsl.ir.dtypes import f16
 from astdsl.ir.types import TileType
@@ -176,7 +174,6 @@ MISTAKES: list[tuple[Any, type[KernelError], str]] = [
     (lambda x: take(x, [[0], [1, 2]], 1), ShapeMismatch, "uneven"),
     (lambda x: take(x, 1.5, 1), TypeMismatch, "integers"),
     (lambda x: take(x, x, 1), TypeMismatch, "f32"),
-    (lambda x: take(broadcast_to(x[0, 0], 65), x.astype(i32)), UnsupportedFeature, "65"),
 ]
 
 

@@ -18,7 +18,6 @@ from astdsl.errors import (
     ShapeMismatch,
     TypeMismatch,
     UnknownName,
-    UnsupportedFeature,
     WrittenInput,
 )
 from astdsl.ir.dtypes import f32, i32
@@ -219,14 +218,6 @@ def test_a_step_is_positive(step: int) -> None:
             astdsl.ds(0, 4, step)
 
 
-def test_gathers_are_refused_by_name() -> None:
-    with (
-        a_trace(MATRIX, TileType((4,), i32)) as (_, x, i),
-        pytest.raises(UnsupportedFeature, match="gathers"),
-    ):
-        x[i]
-
-
 def test_a_float_is_no_index() -> None:
     with a_trace(MATRIX, TileType((), f32)) as (_, x, t), pytest.raises(TypeMismatch, match="f32"):
         x[t]
@@ -237,13 +228,10 @@ def test_none_is_no_window() -> None:
         x[None, 0]
 
 
-def test_a_window_beyond_a_view_is_refused() -> None:
-    with a_trace(MATRIX) as (_, x):
-        view = x.at[0:8]
-        with pytest.raises(BadWindow, match="outside"):
-            view[4:12, 0]
-        with an_index(9) as i, pytest.raises(UnsupportedFeature, match="not proved"):
-            view[astdsl.ds(i, 4), 0]
+def test_a_window_ends_where_its_view_ends() -> None:
+    found = read(lambda x: x.at[1:3][astdsl.ds(-1, 5), 0])
+    inside = padded(DATA)[PAD + 1 : PAD + 3, PAD]
+    assert found.tolist() == [0, *inside.tolist(), 0, 0]
 
 
 def test_windows_of_shared_memory_lie_inside() -> None:
