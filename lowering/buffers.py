@@ -33,7 +33,8 @@ def plan_shared(body: Block, target: Target, runners: int = 1) -> SharedPlan:
     for op in walk(body):
         if isinstance(op, ops.AllocBarrier):
             plan.place_barriers(op.result, op.count, is_own=op.per_warpgroup)
-    if target.has(TCGEN05) and any(isinstance(op, ops.MatrixMultiply) for op in walk(body)):
+    uses = (ops.MatrixMultiply, ops.AllocTmem)
+    if target.has(TCGEN05) and any(isinstance(op, uses) for op in walk(body)):
         plan.reserve_tensor_memory(product_barriers(body))
     for allocation in allocations:
         layout = _layout(allocation, body, target)
@@ -135,7 +136,7 @@ def _slot_axes(buffer: Value, body: Block) -> int:
     for op in walk(body):
         if isinstance(op, ops.Copy) and op.buffer is buffer:
             return len(op.slot)
-        if isinstance(op, ops.MatrixMultiply):
+        if isinstance(op, (ops.MatrixMultiply, ops.TensorMultiply)):
             if op.a is buffer:
                 return len(op.a_slot)
             if op.b is buffer:

@@ -10,9 +10,10 @@ from collections.abc import Callable
 from astdsl.errors import WrongTarget
 from astdsl.ir import ops
 from astdsl.ir.core import Module, Op, walk
-from astdsl.lowering.target import TARGETS, WGMMA, Target
+from astdsl.lowering.target import TARGETS, TCGEN05, WGMMA, Target
 
 _WAY_OUT = {
+    TCGEN05: "`ACC` and `wgmma` are the names of sm_90a; `a @ b` in a pipeline runs on both",
     WGMMA: "`TMEM` and `tcgen05_mma` are the names of sm_100a; `a @ b` in a pipeline runs on both",
 }
 
@@ -24,6 +25,7 @@ def _in_registers(op: Op) -> bool:
 # What is needed, by whom, and how the author wrote it.
 _NEEDS: tuple[tuple[Callable[[Op], bool], str, str], ...] = (
     (_in_registers, WGMMA, "`ACC`, an accumulator in registers,"),
+    (lambda op: isinstance(op, ops.AllocTmem), TCGEN05, "`TMEM`, tensor memory,"),
 )
 
 

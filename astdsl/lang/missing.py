@@ -17,10 +17,7 @@ _LOOP = "`with pipeline(...)` is the same loop"
 _LAYOUT = "layouts are chosen by the compiler"
 
 MISSING = {
-    **dict.fromkeys(["TMEM", "mma"], _PRODUCT),
-    **dict.fromkeys(["tcgen05_mma"], _PRODUCT),
-    **dict.fromkeys(["tcgen05_commit_arrive", "async_load_tmem", "async_store_tmem"], _PRODUCT),
-    **dict.fromkeys(["wait_load_tmem", "commit_tmem"], _PRODUCT),
+    **dict.fromkeys(["mma"], _PRODUCT),
     **dict.fromkeys(["async_prefetch", "async_store_smem", "cluster_ref"], _COPY),
     **dict.fromkeys(["cluster_id", "num_sms"], _GRID),
     **dict.fromkeys(["nd_loop", "dynamic_scheduling_loop", "emit_pipeline", "BlockSpec"], _LOOP),

@@ -6,7 +6,7 @@ is the parity of the next one.
 
 from __future__ import annotations
 
-from astdsl.errors import BadWindow, TypeMismatch, UnsupportedFeature
+from astdsl.errors import BadWindow, TypeMismatch
 from astdsl.ir import ops
 from astdsl.ir.core import Value
 from astdsl.lang.indices import as_index, form_of, index_constant, index_value
@@ -22,10 +22,11 @@ class Barrier:
     """`num_barriers` mbarriers in shared memory, each completed by `num_arrivals` arrivals.
 
     An arrival is one `barrier_arrive`, or one copy. `bar[slot]` (or `bar.at[slot]`) is one of
-    several; `slot` is any kernel integer.
+    several; `slot` is any kernel integer. With `orders_tensor_core`, tensor memory may be used
+    after a wait, and what was done to it before an arrival is ordered: products arrive on those.
     """
 
-    __slots__ = ("arrivals", "count", "counters", "value")
+    __slots__ = ("arrivals", "count", "counters", "orders_tensor_core", "value")
     operand_help = "a barrier is no value: `barrier_wait(b)` waits for it"
 
     def __init__(
@@ -45,13 +46,19 @@ class Barrier:
                 f"`Barrier` takes 1 barrier or more, got {self.count}",
                 help="one for each slot of the buffer that it guards",
             )
-        if orders_tensor_core:
+        if not isinstance(orders_tensor_core, bool):
             raise fault(
-                UnsupportedFeature,
-                "`Barrier(orders_tensor_core=True)` is not in this version",
-                help="write products as `a @ b`: the compiler orders them",
+                TypeMismatch,
+                f"`orders_tensor_core` of `Barrier` is True or False, got {orders_tensor_core!r}",
+                help="True for a barrier that products in tensor memory arrive on",
             )
-        self.value = emit(ops.AllocBarrier, count=self.count, arrivals=self.arrivals).result
+        self.orders_tensor_core = orders_tensor_core
+        self.value = emit(
+            ops.AllocBarrier,
+            count=self.count,
+            arrivals=self.arrivals,
+            orders_tensor_core=orders_tensor_core,
+        ).result
         self.counters = tuple(emit(ops.Counter).result for _ in range(self.count))
 
     def __getitem__(self, slot: object) -> BarrierSlot:

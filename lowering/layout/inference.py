@@ -17,14 +17,18 @@ from astdsl.ir.core import Block, Op, Value
 from astdsl.ir.types import GMEM, AccumulatorType, RefType, TileType
 from astdsl.lowering.layout.levels import levels_along
 from astdsl.lowering.layout.registers import (
+    TMEM_LANES,
     WIDEST_ACCESS_BYTES,
     Layout,
     blocked,
     square,
     tmem_accumulator,
+    tmem_half,
     wgmma_accumulator,
 )
 from astdsl.lowering.target import WGMMA, Target
+
+TMEM_CELL_BITS = 32
 
 
 class _Free:
@@ -70,6 +74,8 @@ class Inference:
         self.threads = threads
         self.target = target
         self.placements: dict[Value, Placement] = {}
+        # Of tensor memory: how many elements share a cell.
+        self.packed: dict[Value, int] = {}
 
     def block(self, block: Block) -> None:
         """Place every result made in a block."""
@@ -283,6 +289,29 @@ def _insert(inference: Inference, op: ops.Insert) -> None:
 @_infers(ops.AccumulatorRead)
 def _accumulator_read(inference: Inference, op: ops.AccumulatorRead) -> None:
     inference.place(op.result, accumulator_layout(op.accumulator, inference))
+
+
+@_infers(ops.TmemLoad)
+def _tmem_load(inference: Inference, op: ops.TmemLoad) -> None:
+    inference.place(op.result, tmem_layout(op, inference.threads, inference.packed[op.ref]))
+
+
+@_infers(ops.AllocTmem)
+def _alloc_tmem(inference: Inference, op: ops.AllocTmem) -> None:
+    inference.packed[op.result] = elements_per_cell(op)
+
+
+def elements_per_cell(op: ops.AllocTmem) -> int:
+    """Return how many neighbours share 32 bits of tensor memory."""
+    return TMEM_CELL_BITS // op.dtype.bits if op.packed else 1
+
+
+def tmem_layout(op: ops.Window, threads: int, per_cell: int) -> Layout:
+    """Return how the threads hold columns of tensor memory that they load or store."""
+    rows, columns = op.sizes
+    if rows == TMEM_LANES:
+        return tmem_accumulator((rows, columns), threads)
+    return tmem_half((rows, columns), per_cell)
 
 
 @_infers(ops.SharedDot)

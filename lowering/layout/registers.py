@@ -259,6 +259,24 @@ def wgmma_accumulator(shape: tuple[int, int], threads: int) -> Layout:
 
 
 @lru_cache(maxsize=256)
+def tmem_half(shape: tuple[int, int], per_cell: int) -> Layout:
+    """Return the layout of 16x256b loads of 64 rows, 16 in the lanes of each warp.
+
+    A cell of 32 bits holds `per_cell` neighbours along a row; with one it is the layout of a
+    `wgmma` accumulator (PTX ISA, 9.7.16.2.3 and 9.7.16.10.5, layout F).
+    """
+    columns = -(-shape[1] // (8 * per_cell))
+    registers = (
+        Digit(per_cell, 1, 1),
+        Digit(2, 1, per_cell),
+        Digit(2, 0, 8),
+        Digit(columns, 1, 8 * per_cell),
+    )
+    lanes = (Digit(4, 1, 2 * per_cell), Digit(8, 0, 1), Digit(4, 0, 16))
+    return normalised(Layout(shape, registers, lanes))
+
+
+@lru_cache(maxsize=256)
 def tmem_accumulator(shape: tuple[int, int], threads: int) -> Layout:
     """Return the layout of 32x32b loads of an accumulator of 128 lanes: a thread holds rows.
 

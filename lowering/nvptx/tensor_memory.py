@@ -2,7 +2,8 @@
 
 Products complete in the order in which they were committed (PTX ISA, 9.7.16.6). Product number n,
 counted since the block began, arrives at barrier `n % count` and completes its phase `n // count`;
-a wait for product -1 passes at once, as parity 1 of a fresh barrier does.
+a wait for product -1 passes at once, as parity 1 of a fresh barrier does. Every product is waited
+for, in order: a barrier whose phase nobody saw complete could be taken for a phase before.
 
 Invariant: between a thread's loads or stores and a product stand a fence before, a barrier of the
 block, and a fence after (PTX ISA, 9.7.16.6.4).
@@ -16,7 +17,7 @@ from dataclasses import dataclass
 from astdsl.errors import TileTooLarge
 from astdsl.ir import ops
 from astdsl.ir.core import Block, Value, walk
-from astdsl.ir.types import AccumulatorType
+from astdsl.lowering.layout.inference import elements_per_cell
 from astdsl.lowering.layout.registers import TMEM_LANES, Layout
 from astdsl.lowering.nvptx.asm import barriers, tcgen05
 from astdsl.lowering.nvptx.function import Emitter
@@ -34,34 +35,42 @@ class TensorMemory:
     columns: dict[Value, int]
     allocated: int
     products: LV
+    most_unseen: int
+    cells: dict[Value, int]
+    """No more products than this are started between two waits: each stands once in the body.
+    `cells` says of each buffer how many elements share 32 bits.
+    """
 
 
-def columns_of(accumulator: Value) -> int:
-    """Return the columns that an accumulator takes: its own, once for each 128 rows."""
-    kind = accumulator.type
-    assert isinstance(kind, AccumulatorType), f"{accumulator} accumulates nothing"
-    rows, columns = kind.shape
+def columns_of(op: ops.AllocAccumulator | ops.AllocTmem) -> int:
+    """Return the columns that a buffer takes: of an accumulator once for each 128 rows."""
+    rows, columns = op.shape
+    if isinstance(op, ops.AllocTmem):
+        return columns // elements_per_cell(op)
     return -(-rows // TMEM_LANES) * columns
 
 
 def reserve(emitter: Emitter, body: Block) -> TensorMemory | None:
-    """Reserve the columns of every accumulator of a kernel, at its entry."""
-    found = [op for op in walk(body) if isinstance(op, ops.AllocAccumulator)]
+    """Reserve the columns of every accumulator and buffer of a kernel, at its entry."""
+    found = [op for op in walk(body) if isinstance(op, (ops.AllocAccumulator, ops.AllocTmem))]
     if not found:
         return None
     places, used = {}, 0
     for op in found:
         places[op.result] = used
-        used += columns_of(op.result)
+        used += columns_of(op)
     allocated = max(LEAST_COLUMNS, 1 << (used - 1).bit_length())
     if allocated > emitter.target.tmem_columns:
         raise TileTooLarge(
-            f"the accumulators take {allocated} columns of tensor memory, "
+            f"the accumulators and buffers take {used} columns of tensor memory, "
             f"{emitter.target.tmem_columns} is all",
-            *((op.span, f"{columns_of(op.result)} columns") for op in found),
+            *((op.span, f"{columns_of(op)} columns") for op in found),
             help="take smaller blocks: a block of (128, n) takes n columns",
         )
-    return TensorMemory(_allocate(emitter, allocated), places, allocated, _counter(emitter))
+    base, counter = _allocate(emitter, allocated), _counter(emitter)
+    products = sum(isinstance(op, ops.MatrixMultiply) for op in walk(body))
+    cells = {op.result: elements_per_cell(op) for op in found if isinstance(op, ops.AllocTmem)}
+    return TensorMemory(base, places, allocated, counter, products, cells)
 
 
 def _counter(emitter: Emitter) -> LV:
@@ -99,7 +108,8 @@ def _is_first_warp(emitter: Emitter) -> LV:
     return emitter.builder.icmp("ult", emitter.thread, lanes)
 
 
-def _memory(emitter: Emitter) -> TensorMemory:
+def memory_of(emitter: Emitter) -> TensorMemory:
+    """Return what the kernel has of tensor memory."""
     memory = emitter.tensor_memory
     assert isinstance(memory, TensorMemory), "the kernel's entry reserved tensor memory"
     return memory
@@ -107,7 +117,7 @@ def _memory(emitter: Emitter) -> TensorMemory:
 
 def address(emitter: Emitter, accumulator: Value) -> LV:
     """Return the address of an accumulator's lane 0, column 0."""
-    memory = _memory(emitter)
+    memory = memory_of(emitter)
     return emitter.builder.add(memory.base, i32(memory.columns[accumulator]))
 
 
@@ -122,15 +132,15 @@ def _pieces(emitter: Emitter, accumulator: Value, layout: Layout) -> Iterator[tu
         start = builder.add(start, emitter.coordinate_base(layout, 1))
     width = layout.shape[1] // (emitter.threads // lanes)
     for block in range(layout.register_count // width):
-        for first, count in _powers(width):
+        for first, count in powers(width, tcgen05.COLUMNS_PER_LOAD):
             move = block * layout.shape[1] + first
             yield block * width + first, count, builder.add(start, i32(move))
 
 
-def _powers(width: int) -> Iterator[tuple[int, int]]:
+def powers(width: int, widths: Sequence[int]) -> Iterator[tuple[int, int]]:
     """Cut a number of columns into the widths that an access can have."""
     first = 0
-    for count in reversed(tcgen05.COLUMNS_PER_LOAD):
+    for count in reversed(widths):
         while width - first >= count:
             yield first, count
             first += count
@@ -161,25 +171,31 @@ def write(emitter: Emitter, accumulator: Value, layout: Layout, registers: Seque
 
 def commit(emitter: Emitter) -> None:
     """Let the products issued so far arrive, by the thread that issued them."""
-    number = emitter.builder.load("i64", _memory(emitter).products, 8)
+    number = emitter.builder.load("i64", memory_of(emitter).products, 8)
     emitter.builder.asm(tcgen05.COMMIT, _barrier(emitter, _slot(emitter, number)))
 
 
 def count_product(emitter: Emitter) -> None:
     """Count one product, in every thread."""
-    builder, place = emitter.builder, _memory(emitter).products
+    builder, place = emitter.builder, memory_of(emitter).products
     builder.store(builder.add(builder.load("i64", place, 8), i64(1)), place, 8)
 
 
 def wait_for_products(emitter: Emitter, pending: int) -> None:
     """Wait until at most `pending` products are in flight."""
-    builder, count = emitter.builder, emitter.shared.product_barriers
-    issued = builder.load("i64", _memory(emitter).products, 8)
-    last = builder.sub(issued, i64(1 + pending))
-    phase = builder.binary("ashr", last, i64(count.bit_length() - 1))
-    parity = builder.cast("trunc", builder.and_(phase, i64(1)), "i32")
-    builder.asm(barriers.MBARRIER_WAIT, _barrier(emitter, _slot(emitter, last)), parity)
+    builder, memory = emitter.builder, memory_of(emitter)
+    issued = builder.load("i64", memory.products, 8)
+    for behind in reversed(range(memory.most_unseen)):
+        _wait_for(emitter, builder.sub(issued, i64(1 + pending + behind)))
     builder.asm(tcgen05.FENCE_AFTER)
+
+
+def _wait_for(emitter: Emitter, product: LV) -> None:
+    """Wait for a product; it passes if that was seen before, and none since on its barrier."""
+    builder, count = emitter.builder, emitter.shared.product_barriers
+    phase = builder.binary("ashr", product, i64(count.bit_length() - 1))
+    parity = builder.cast("trunc", builder.and_(phase, i64(1)), "i32")
+    builder.asm(barriers.MBARRIER_WAIT, _barrier(emitter, _slot(emitter, product)), parity)
 
 
 def _slot(emitter: Emitter, number: LV) -> LV:

@@ -13,6 +13,7 @@ from astdsl.ir import ops
 from astdsl.ir.core import Block, Op, Value, walk
 from astdsl.ir.types import TileType
 from astdsl.lowering.layout.inference import FREE_KINDS
+from astdsl.lowering.layout.registers import TMEM_LANES
 from astdsl.lowering.products import WGMMA_ROWS, rows_per_product
 from astdsl.lowering.target import TCGEN05, Target
 
@@ -20,6 +21,8 @@ MOST_WARPGROUPS = 4
 # Of a thread's 255 registers, what its largest tile may take; the rest holds operands, addresses.
 TILE_REGISTERS = 128
 COMFORTABLE_REGISTERS = 64
+# Columns of tensor memory that one warpgroup moves are whole cells.
+CELLS_APART = 8
 _REGISTER_BITS = 32
 # Functions of many instructions: LLVM keeps what goes in and what comes out of a tile side by side.
 ELEMENTARY = (
@@ -85,12 +88,19 @@ def _divides(dots: list[ops.Dot], groups: int, target: Target) -> bool:
 
 
 def _shares(body: Block, groups: int) -> bool:
-    """Whether the accumulators that the author made can be shared by warpgroups, by rows."""
-    made = [op for op in walk(body) if isinstance(op, ops.AllocAccumulator) and op.in_registers]
-    has_parts = any(
-        isinstance(op, ops.MatrixMultiply) and op.accumulator_window for op in walk(body)
+    """Whether what the author made for one warpgroup can be shared by several.
+
+    Accumulators in registers by their rows, 128 rows of tensor memory by their columns.
+    """
+    found = list(walk(body))
+    made = [op for op in found if isinstance(op, ops.AllocAccumulator) and op.in_registers]
+    has_parts = any(isinstance(op, ops.MatrixMultiply) and op.accumulator_window for op in found)
+    moved = [op for op in found if isinstance(op, (ops.TmemLoad, ops.TmemStore))]
+    by_rows = all(op.shape[0] % (WGMMA_ROWS * groups) == 0 for op in made)
+    by_columns = all(
+        op.sizes[0] == TMEM_LANES and op.sizes[1] % (groups * CELLS_APART) == 0 for op in moved
     )
-    return all(op.shape[0] % (WGMMA_ROWS * groups) == 0 for op in made) and not (made and has_parts)
+    return by_rows and by_columns and not (made and has_parts)
 
 
 def _too_large(op: Op, registers: int, groups: int) -> TileTooLarge:

@@ -78,7 +78,7 @@ def _acts(op: Op) -> bool:
 
 
 # On-chip memory and barriers, which a block has for itself.
-_ALLOCATIONS = (ops.AllocSmem, ops.AllocBarrier, ops.AllocAccumulator, ops.Counter)
+_ALLOCATIONS = (ops.AllocSmem, ops.AllocBarrier, ops.AllocAccumulator, ops.AllocTmem, ops.Counter)
 
 
 class _Program:

@@ -13,13 +13,13 @@ import numpy as np
 
 # The families fill the table when they are imported.
 from astdsl.ir.core import OUT, SCRATCH, Module, Op, Param
-from astdsl.ir.evaluate import arith, control, indexed, memory, sync, tensor, tile
+from astdsl.ir.evaluate import arith, control, indexed, memory, sync, tensor, tile, tmem
 from astdsl.ir.evaluate.rounding import number
 from astdsl.ir.evaluate.state import Frame, Memory
 from astdsl.ir.evaluate.table import EVALUATORS, Array
 from astdsl.ir.types import RefType
 
-FAMILIES = (arith, control, indexed, memory, sync, tensor, tile)
+FAMILIES = (arith, control, indexed, memory, sync, tensor, tile, tmem)
 
 
 def evaluate(module: Module, arguments: Sequence[Any], *, order: str | int = "ascending") -> None:

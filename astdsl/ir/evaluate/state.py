@@ -101,6 +101,8 @@ class Barrier:
     phase: int = 0
     is_awaited: bool = True
     landings: list[Landing] = field(default_factory=list)
+    # Products in tensor memory, with the phase in which they arrive.
+    products: list[tuple[int, Reading]] = field(default_factory=list)
 
     def arrive(self, span: Span) -> None:
         """Count one arrival; the last one completes the phase (PTX ISA 9.7.13.15)."""
@@ -130,6 +132,10 @@ class Barrier:
             assert landing.memory.written is not None, "shared memory has marks"
             landing.memory.written[landing.place] = True
             landing.memory.landing.remove(landing)
+        for phase, product in self.products:
+            if phase < self.phase and not product.is_read:
+                product.end()
+        self.products = [(phase, x) for phase, x in self.products if not x.is_read]
 
 
 @dataclass(slots=True, eq=False)
@@ -209,11 +215,19 @@ class Issuer:
     groups: deque[list[Reading]] = field(default_factory=deque)
     products: deque[Reading] = field(default_factory=deque)
     allocated: dict[Op, int] = field(default_factory=dict)
+    tensor_products: list[Reading] = field(default_factory=list)
+    tensor_loads: list[Reading] = field(default_factory=list)
 
     def readings(self) -> list[Reading]:
         """Return every asynchronous read that is not known to be complete."""
+        return [*self.unfinished(), *self.tensor_loads]
+
+    def unfinished(self) -> list[Reading]:
+        """Return those that must not be left behind; a load of tensor memory may be."""
         copies = [*self.copies, *(r for group in self.groups for r in group)]
-        return [*(r for r in copies if not r.is_read), *self.products]
+        self.tensor_products = [r for r in self.tensor_products if not r.is_read]
+        unread = [r for r in (*copies, *self.tensor_products) if not r.is_read]
+        return [*unread, *self.products]
 
 
 @dataclass(slots=True)
@@ -235,7 +249,7 @@ class BlockState:
 
     def finish(self) -> None:
         """Complain about work that is in flight when the block ends."""
-        for reading in self.readings():
+        for reading in [r for issuer in self.issuers for r in issuer.unfinished()]:
             raise ProtocolError(
                 "the block ends while this still reads its shared memory",
                 (reading.span, "not waited for"),

@@ -7,3 +7,4 @@ from astdsl.ir.ops.memory import *  # noqa: F403
 from astdsl.ir.ops.sync import *  # noqa: F403
 from astdsl.ir.ops.tensor import *  # noqa: F403
 from astdsl.ir.ops.tile import *  # noqa: F403
+from astdsl.ir.ops.tmem import *  # noqa: F403

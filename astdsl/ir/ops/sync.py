@@ -13,7 +13,8 @@ from astdsl.ir.types import CONDITION, BarrierType, Type
 class AllocBarrier(Op):
     """`count` mbarriers in shared memory, each completed by `arrivals` arrivals.
 
-    With `per_warpgroup`, each warpgroup that runs the program has its own.
+    With `per_warpgroup`, each warpgroup that runs the program has its own; with
+    `orders_tensor_core`, tensor memory is used before an arrival and after a wait.
     """
 
     effect = ACTS
@@ -21,6 +22,7 @@ class AllocBarrier(Op):
     arrivals: int
     label: str = ""
     per_warpgroup: bool = False
+    orders_tensor_core: bool = False
 
     def result_types(self) -> tuple[Type, ...]:
         return (BarrierType(self.count, self.arrivals),)

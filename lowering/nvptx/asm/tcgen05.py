@@ -11,6 +11,7 @@ from astdsl.lowering.nvptx.asm.row import AsmRow, Effect
 from astdsl.lowering.target import TCGEN05
 
 COLUMNS_PER_LOAD = (1, 2, 4, 8, 16, 32, 64, 128)
+HALF_COLUMNS_PER_LOAD = (1, 2, 4, 8, 16, 32)
 ALLOCATIONS = (32, 64, 128, 256, 512)
 
 
@@ -115,6 +116,36 @@ def store(columns: int) -> AsmRow:
 
 
 @cache
+def load_half(columns: int) -> AsmRow:
+    """Make the row that reads 16 lanes of each warp, 8 * `columns` cells of them (16x256b).
+
+    The results may be used after `wait_load` on the same registers only.
+    """
+    outputs = _half_registers(columns)
+    return AsmRow(
+        name=f"tcgen05.ld.half.x{columns}",
+        text=f"tcgen05.ld.sync.aligned.16x256b.x{columns}.b32 {_listed(outputs)}, [$address];",
+        effect=Effect.ACTS,
+        outputs=outputs,
+        inputs={"address": "i32"},
+        requires=TCGEN05,
+    )
+
+
+@cache
+def store_half(columns: int) -> AsmRow:
+    """Make the row that writes 16 lanes of each warp, 8 * `columns` cells of them (16x256b)."""
+    inputs = _half_registers(columns)
+    return AsmRow(
+        name=f"tcgen05.st.half.x{columns}",
+        text=f"tcgen05.st.sync.aligned.16x256b.x{columns}.b32 [$address], {_listed(inputs)};",
+        effect=Effect.ACTS,
+        inputs={"address": "i32"} | inputs,
+        requires=TCGEN05,
+    )
+
+
+@cache
 def wait_load(registers: int) -> AsmRow:
     """Make the row that waits for this thread's loads and ties the registers they fill."""
     return AsmRow(
@@ -131,6 +162,12 @@ def _registers(columns: int) -> dict[str, str]:
     if columns not in COLUMNS_PER_LOAD:
         raise AssertionError(f"tcgen05 moves 1, 2, 4, ..., 128 columns, not {columns}")
     return {f"r{number}": "i32" for number in range(columns)}
+
+
+def _half_registers(columns: int) -> dict[str, str]:
+    if columns not in HALF_COLUMNS_PER_LOAD:
+        raise AssertionError(f"tcgen05 moves 1, 2, 4, ..., 32 times 8 columns, not {columns}")
+    return {f"r{number}": "i32" for number in range(4 * columns)}
 
 
 def _listed(names: dict[str, str]) -> str:

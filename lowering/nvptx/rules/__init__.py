@@ -14,9 +14,10 @@ from astdsl.lowering.nvptx.rules import (
     sync,
     tensor,
     tile,
+    tmem,
 )
 
 FAMILIES = (
     arith, casts, control, elementary, indexed, memory, reductions, reports, scans, shared_dot,
-    sync, tensor, tile,
+    sync, tensor, tile, tmem,
 )  # fmt: skip

@@ -7,22 +7,26 @@ wait, a fence of its own writes) by every thread.
 from __future__ import annotations
 
 from astdsl.ir import ops
-from astdsl.lowering.nvptx.asm import barriers
+from astdsl.lowering.nvptx.asm import barriers, tcgen05
 from astdsl.lowering.nvptx.asm.control import set_max_registers
 from astdsl.lowering.nvptx.function import Emitter, lowers
 from astdsl.lowering.nvptx.rules.control import placed
 from astdsl.lowering.nvptx.rules.memory import barrier_address
+from astdsl.lowering.target import TCGEN05
 
 
 @lowers(ops.AllocBarrier)
 def _alloc_barrier(emitter: Emitter, op: ops.AllocBarrier) -> None:
-    """Write nothing: the entry of the kernel initialised it, before anything could use it."""
+    """Say whether it orders tensor memory; the entry of the kernel initialised it."""
+    emitter.extra[op.result] = op.orders_tensor_core and emitter.target.has(TCGEN05)
 
 
 @lowers(ops.BarrierArrive)
 def _barrier_arrive(emitter: Emitter, op: ops.BarrierArrive) -> None:
     """Arrive once every thread of the block is here: the arrival speaks for all of them."""
     address = barrier_address(emitter, op.barrier, op.index)
+    if emitter.extra[op.barrier]:
+        emitter.builder.asm(tcgen05.FENCE_BEFORE)
     emitter.synchronise()
     with emitter.guarded(emitter.is_first_thread(), "arrive"):
         emitter.builder.asm(barriers.MBARRIER_ARRIVE, address)
@@ -33,6 +37,8 @@ def _barrier_wait(emitter: Emitter, op: ops.BarrierWait) -> None:
     address = barrier_address(emitter, op.barrier, op.index)
     parity = emitter.builder.cast("trunc", emitter.scalar(op.parity), "i32")
     emitter.builder.asm(barriers.MBARRIER_WAIT, address, parity)
+    if emitter.extra[op.barrier]:
+        emitter.builder.asm(tcgen05.FENCE_AFTER)
 
 
 @lowers(ops.BarrierTest)
@@ -40,6 +46,8 @@ def _barrier_test(emitter: Emitter, op: ops.BarrierTest) -> None:
     address = barrier_address(emitter, op.barrier, op.index)
     parity = emitter.builder.cast("trunc", emitter.scalar(op.parity), "i32")
     (done,) = emitter.builder.asm(barriers.MBARRIER_TEST_WAIT, address, parity)
+    if emitter.extra[op.barrier]:
+        emitter.builder.asm(tcgen05.FENCE_AFTER)
     emitter.define(op.result, placed(emitter, op.result), [done])
 
 

@@ -61,6 +61,8 @@ def made_rows() -> Iterator[AsmRow]:
         for transpose in (False, True):
             yield warp.load_matrix(matrices, transpose=transpose)
             yield warp.store_matrix(matrices, transpose=transpose)
+    for columns in tcgen05.HALF_COLUMNS_PER_LOAD:
+        yield from (tcgen05.load_half(columns), tcgen05.store_half(columns))
     yield from (wgmma.wait(1), wgmma.wait(0), wgmma.wait(0, 64), wgmma.wait(0, 128))
     for type in ("half", "bfloat", "float", "double", "i16", "i32", "i64"):
         yield from (memory.guarded_load(type), memory.guarded_store(type))
@@ -88,6 +90,7 @@ def _products() -> Iterator[AsmRow]:
     halves = ((0, 0), (0, 2), (1, 0), (1, 2))
     steps = [wgmma.Step(32 * half, 64, 4 * half + k, k, k > 0) for half, k in halves]
     yield wgmma.product(tuple(steps), "f16")
+    yield wgmma.product(tuple(steps), "f16", a_in_registers=True)
 
 
 def rows_for(target: Target) -> list[AsmRow]:
