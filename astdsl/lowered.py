@@ -63,6 +63,12 @@ class Lowered:
         return self._program.module
 
     @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """The shapes of the arrays it is compiled for, by parameter."""
+        arguments = self._call.request.arguments
+        return {a.name: a.geometry.shape for a in arguments if a.geometry}
+
+    @property
     def source(self) -> str:
         """The Python that was run to trace the kernel."""
         return self._program.traced.source

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from types import TracebackType
 
 import astdsl
-from astdsl.cli import doctor, dump, emulate, explain, repl, run
+from astdsl.cli import check, doctor, dump, emulate, explain, repl, run
 from astdsl.cli.render import Screen
 from astdsl.errors import (
     AliasedOutput,
@@ -42,6 +42,7 @@ class Command:
 COMMANDS = {
     "dump": Command(dump.HELP, dump.add_arguments, dump.run),
     "run": Command(run.HELP, run.add_arguments, run.run),
+    "check": Command(check.HELP, check.add_arguments, check.run),
     "emulate": Command(emulate.HELP, emulate.add_arguments, emulate.run),
     "explain": Command(explain.HELP, explain.add_arguments, explain.run),
     "repl": Command(repl.HELP, repl.add_arguments, repl.run),
@@ -50,7 +51,6 @@ COMMANDS = {
 
 # Commands that are to come, and what to use until then.
 LATER = {
-    "check": "`astdsl run` finds races, deadlocks and accesses out of bounds on the emulator",
     "timeline": "`astdsl dump --schedule` prints the phases",
     "bench": "the scripts in bench/ print timings",
 }

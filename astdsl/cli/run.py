@@ -43,13 +43,13 @@ def run(options: argparse.Namespace, screen: Screen) -> int:
     signature = signature_of_kernel(kernel)
     arguments, constants = read_arguments(signature, options.arg, options.const)
     device = options.device or selected_device()
-    _require_no_outputs(signature, arguments)
+    require_no_outputs(signature, arguments)
     random = np.random.default_rng(options.seed)
     given = {n: random_value(v, random) for n, v in arguments.items()}
     start = time.perf_counter()
-    got = _outputs(kernel, signature, given, constants, (device, options.target))
+    got = outputs_of(kernel, signature, given, constants, (device, options.target))
     seconds = time.perf_counter() - start
-    wanted = _outputs(kernel, signature, given, constants, ("reference", options.target))
+    wanted = outputs_of(kernel, signature, given, constants, ("reference", options.target))
     results = [Comparison.of(name, got[name], wanted[name]) for name in got]
     is_good = all(result.is_good for result in results)
     if screen.as_json:
@@ -63,7 +63,8 @@ def run(options: argparse.Namespace, screen: Screen) -> int:
     return 0 if is_good else 1
 
 
-def _require_no_outputs(signature: Signature, arguments: dict[str, Any]) -> None:
+def require_no_outputs(signature: Signature, arguments: dict[str, Any]) -> None:
+    """Refuse arguments for what a run allocates. Raises BadCommand."""
     for name in arguments:
         if signature.roles[name] == "out":
             raise BadCommand(
@@ -86,7 +87,7 @@ def random_array(shape: tuple[int, ...], dtype: DType, random: np.random.Generat
     return random.integers(0, 2, shape).astype(dtype.numpy)
 
 
-def _outputs(
+def outputs_of(
     kernel: Kernel | Placed,
     signature: Signature,
     given: dict[str, Any],
