@@ -14,7 +14,7 @@ import numpy as np
 
 from astdsl.errors import TypeMismatch
 from astdsl.ir import ops
-from astdsl.ir.dtypes import BOOL, boolean, f32, i64
+from astdsl.ir.dtypes import BOOL, FLOAT, boolean, f32, i64
 from astdsl.lang import rows
 from astdsl.lang.elementwise import (
     INTEGRAL,
@@ -135,22 +135,34 @@ def abs(x: Any) -> Any:
 
 
 def exp(x: object) -> Tile:
-    """Return e to the power x. Floats; integers become f32. Within 2 ulp of the exact value."""
+    """Return e to the power x. Floats; integers become f32.
+
+    Within 2 ulp (f64: 1; f16, bf16: 0.6).
+    """
     return unary(rows.EXP, x)
 
 
 def exp2(x: object) -> Tile:
-    """Return 2 to the power x. Floats; integers become f32. Within 2 ulp."""
+    """Return 2 to the power x. Floats; integers become f32.
+
+    Within 2 ulp (f64: 1; f16, bf16: 0.6).
+    """
     return unary(rows.EXP2, x)
 
 
 def log(x: object) -> Tile:
-    """Return the natural logarithm; of 0 -inf, of less NaN. Floats; integers become f32."""
+    """Return the natural logarithm; of 0 -inf, of less NaN. Floats; integers become f32.
+
+    Within 1 ulp (f64: 1; f16, bf16: 0.6).
+    """
     return unary(rows.LOG, x)
 
 
 def log2(x: object) -> Tile:
-    """Return the logarithm to base 2; of 0 -inf, of less NaN. Floats; integers become f32."""
+    """Return the logarithm to base 2; of 0 -inf, of less NaN. Floats; integers become f32.
+
+    Within 1 ulp (f64: 2; f16, bf16: 0.6).
+    """
     return unary(rows.LOG2, x)
 
 
@@ -160,40 +172,59 @@ def sqrt(x: object) -> Tile:
 
 
 def rsqrt(x: object) -> Tile:
-    """Return `1 / sqrt(x)`; of 0 inf. Floats; integers become f32. Within 2 ulp."""
+    """Return `1 / sqrt(x)`; of 0 inf. Floats; integers become f32.
+
+    Within 2 ulp (f64: 2; f16, bf16: 0.6).
+    """
     return unary(rows.RSQRT, x)
 
 
 def tanh(x: object) -> Tile:
-    """Return the hyperbolic tangent. Floats; integers become f32. Within 2 ulp."""
+    """Return the hyperbolic tangent. Floats; integers become f32.
+
+    Within 2 ulp (f64: 2; f16, bf16: 0.6).
+    """
     return unary(rows.TANH, x)
 
 
 def erf(x: object) -> Tile:
-    """Return the error function. Floats; integers become f32. Within 2 ulp."""
+    """Return the error function. Floats; integers become f32.
+
+    Within 2 ulp (f64: 2; f16, bf16: 0.6).
+    """
     return unary(rows.ERF, x)
 
 
 def sin(x: object) -> Tile:
-    """Return the sine of radians. Floats; integers become f32. Within 2 ulp."""
+    """Return the sine of radians. Floats; integers become f32.
+
+    Within 2 ulp (f64: 2; f16, bf16: 0.6).
+    """
     return unary(rows.SIN, x)
 
 
 def cos(x: object) -> Tile:
-    """Return the cosine of radians. Floats; integers become f32. Within 2 ulp."""
+    """Return the cosine of radians. Floats; integers become f32.
+
+    Within 2 ulp (f64: 2; f16, bf16: 0.6).
+    """
     return unary(rows.COS, x)
 
 
 def sigmoid(x: object) -> Tile:
     """Return `1 / (1 + exp(-x))`. Composed; floats under 32 bits are computed in f32, rounded once.
 
-    Integers become f32.
+    Integers become f32. Within 4 ulp (f64: 3; f16, bf16: 0.6).
     """
     a = as_operand(x, "`sigmoid`")
-    narrow = isinstance(a, Tile) and not a.weak and a.dtype.is_float and a.dtype.bits < f32.bits
-    wide = cast(a, f32) if narrow else a
-    result = binary(rows.DIVIDE, 1.0, binary(rows.ADD, 1.0, exp(unary(rows.NEGATE, wide))))
-    return cast(result, a.dtype) if narrow else result
+    require_kind("`sigmoid`", NUMERIC, a)
+    narrow = isinstance(a, Tile) and not a.weak and a.dtype.bits < f32.bits
+    wide = cast(a, f32) if narrow or a.kind != FLOAT else a
+    # Of the size alone, so that nothing overflows: exp(x) / (1 + exp(x)) below 0.
+    small = exp(unary(rows.NEGATE, unary(rows.ABSOLUTE, wide)))
+    numerator = where(binary(rows.GREATER_EQUAL, wide, 0.0), 1.0, small)
+    result = binary(rows.DIVIDE, numerator, binary(rows.ADD, 1.0, small))
+    return cast(result, a.dtype) if narrow and a.kind == FLOAT else result
 
 
 def floor(x: object) -> Tile:
@@ -249,6 +280,9 @@ def maximum(x: Any, y: Any) -> Any:
 
 def clip(x: Any, low: Any = None, high: Any = None) -> Any:
     """Return `minimum(maximum(x, low), high)`; a bound that is None is left out. Composed."""
+    given = [bound for bound in (x, low, high) if bound is not None]
+    if not all_literal(*given):
+        require_kind("`clip`", NUMERIC, *(as_operand(bound, "`clip`") for bound in given))
     raised = x if low is None else maximum(x, low)
     return raised if high is None else minimum(raised, high)
 
@@ -268,14 +302,19 @@ def fma(x: object, y: object, z: object) -> Tile:
 
 
 def cdiv(x: Any, y: Any) -> Any:
-    """Return `x / y` of integers, rounded up: `(x + y - 1) // y` for y > 0. Composed.
+    """Return `x / y` of integers, rounded up; by 0 it is 0. Composed.
 
-    Of two Python integers a Python integer, so extents made of it stay constants.
+    Of scalars it is `(x + y - 1) // y`, for y > 0. Of two Python integers it is a Python integer,
+    so extents made of it stay constants.
     """
     if all_literal(x, y):
         return -(-x // y)
     a, b = (as_operand(operand, "`cdiv`") for operand in (x, y))
     require_kind("`cdiv`", INTEGRAL, a, b)
+    if a.shape or b.shape:
+        below = binary(rows.FLOOR_DIVIDE, a, b)
+        rest = binary(rows.NOT_EQUAL, binary(rows.REMAINDER, a, b), 0)
+        return binary(rows.ADD, below, cast(rest, below.dtype))
     return binary(rows.FLOOR_DIVIDE, binary(rows.ADD, a, binary(rows.SUBTRACT, b, 1)), b)
 
 

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from astdsl.ir import ops
-from astdsl.ir.core import Block, Value
+from astdsl.ir.core import Block, Op, Value
 from astdsl.ir.dtypes import DType, boolean, f32, i32, i64
 from astdsl.ir.types import TileType
 from astdsl.lowering.layout.levels import levels_along
@@ -20,7 +20,7 @@ from tests.lowering.nvptx.tiles import THREADS, Tiles, run
 KINDS = (ops.Scan, ops.Fold)
 
 
-def combination(tiles: Tiles, op: type[ops.Op], *dtypes: DType) -> Block:
+def combination(tiles: Tiles, op: type[Op], *dtypes: DType) -> Block:
     """Return a region that combines each scalar of a state with its other one."""
     state = [TileType((), d) for d in dtypes]
     with tiles.builder.block([*state, *state]) as region:
