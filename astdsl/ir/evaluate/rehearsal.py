@@ -24,11 +24,13 @@ from astdsl.ir.evaluate.state import BlockState, Frame, Memory, Reading, Run
 from astdsl.ir.evaluate.table import EVALUATORS, Array
 from astdsl.ir.evaluate.tensor import operand, operand_place
 from astdsl.ir.evaluate.threads import run_alone
+from astdsl.ir.evaluate.tmem import load_place, start_product, store_place
 from astdsl.ir.ops.control import SPREAD
 from astdsl.ir.types import GMEM, RefType, TileType
 
-# Operations run for one kernel: beyond, a block is left to the reference and the emulator.
-MOST_OPERATIONS = 40_000
+# Operations run before a kernel is compiled: a tenth of a second. Beyond, a block is left to the
+# reference and the emulator.
+MOST_OPERATIONS = 8_000
 # More shared memory than any target has; such a kernel is refused when it is lowered.
 MOST_SHARED_BYTES = 1 << 20
 ORDERS = ("ascending", "descending")
@@ -41,6 +43,8 @@ class _Undecided(Exception):
 class _Unknown:
     """A value that only data would tell."""
 
+    __array_ufunc__ = None
+
     def _undecided(self) -> NoReturn:
         raise _Undecided
 
@@ -50,14 +54,16 @@ class _Unknown:
 UNKNOWN = _Unknown()
 
 
-def rehearse(module: Module, shapes: Mapping[str, tuple[int, ...]]) -> None:
+def rehearse(
+    module: Module, shapes: Mapping[str, tuple[int, ...]], most_operations: int = MOST_OPERATIONS
+) -> None:
     """Report what a hand-written kernel does wrong with its barriers, copies and buffers.
 
     `shapes` are those of its arrays, by name. Raises ProtocolError, UnwrittenRead and BadWindow.
     """
     if not is_by_hand(module):
         return
-    frame = Frame(values={}, meanings=_Meanings().table)
+    frame = Frame(values={}, meanings=_Meanings(most_operations).table)
     for param in module.params:
         kind = param.value.type
         if isinstance(kind, RefType):
@@ -73,7 +79,7 @@ def is_by_hand(module: Module) -> bool:
     return any(isinstance(op, _BY_HAND) for op in walk(module.body))
 
 
-_BY_HAND = (ops.AllocBarrier, ops.Copy, ops.MatrixMultiply)
+_BY_HAND = (ops.AllocBarrier, ops.AllocTmem, ops.Copy, ops.MatrixMultiply, ops.TensorMultiply)
 
 
 def _nothing(shape: tuple[int, ...], dtype: Any) -> Array:
@@ -133,9 +139,10 @@ def _block(module: Module, frame: Frame, run: Callable[[Frame], Run]) -> None:
 class _Meanings:
     """The reference's meanings, with what takes data left out, each run counted."""
 
-    def __init__(self) -> None:
-        self.left = MOST_OPERATIONS
+    def __init__(self, most_operations: int) -> None:
+        self.left = most_operations
         self.relevant: dict[Op, bool] = {}
+        self.scalar: dict[Op, bool] = {}
         self.table = {kind: self._meaning(kind) for kind in EVALUATORS}
 
     def _meaning(self, kind: type[Op]) -> Callable[..., Any]:
@@ -170,12 +177,17 @@ class _Meanings:
             self.spend()
             if isinstance(op, ops.Select) and type(operands[0]) is np.bool_:
                 return operands[1] if operands[0] else operands[2]
-            is_known = all(x is not UNKNOWN for x in operands)
-            if is_known and all(_is_scalar(v.type) for v in (*op.operands, *op.results)):
+            if UNKNOWN not in operands and self._is_scalar(op):
                 return exact(op, *operands)
             return _unknowns(op)
 
         return meaning
+
+    def _is_scalar(self, op: Op) -> bool:
+        if op not in self.scalar:
+            values = (*op.operands, *op.results)
+            self.scalar[op] = all(_is_scalar(v.type) for v in values)
+        return self.scalar[op]
 
     def _region(self, exact: Callable[..., Any]) -> Callable[..., Any]:
         """Run branches and loops that matter; one that does not may be unknown."""
@@ -291,14 +303,29 @@ def _multiply(op: ops.MatrixMultiply, frame: Frame) -> None:
     frame.issuer.products.append(reading)
 
 
+def _tmem_load(op: ops.TmemLoad, frame: Frame) -> Any:
+    load_place(op, frame)
+    return UNKNOWN
+
+
+def _tmem_store(op: ops.TmemStore, frame: Frame) -> None:
+    memory: Memory = frame[op.ref]
+    store_place(op, np.zeros((), memory.data.dtype), frame)
+
+
+def _tensor_multiply(op: ops.TensorMultiply, frame: Frame) -> None:
+    start_product(op, frame, bool(frame[op.accumulate]))
+
+
 _REGIONS = (ops.If, ops.For, ops.While, ops.Pipeline)
 _ACCESSES = (ops.Load, ops.Store, ops.Indexed)
 _IGNORED = (ops.Assert, ops.DeviceAssert, ops.Print, ops.Yield)
 _EXACT = (
     ops.AccumulatorRead, ops.AccumulatorWrite, ops.AllocAccumulator, ops.AllocBarrier,
-    ops.BarrierArrive, ops.BarrierWait, ops.BlockBarrier, ops.CommitGroup, ops.CopyIn, ops.Counter,
-    ops.CounterAdd, ops.CounterRead, ops.Phase, ops.ProductWait, ops.ProxyFence,
-    ops.SetMaxRegisters, ops.StateLayout, ops.WaitGroup, ops.WarpId, ops.WarpgroupId, ops.Warps,
+    ops.AllocTmem, ops.BarrierArrive, ops.BarrierWait, ops.BlockBarrier, ops.CommitGroup,
+    ops.CopyIn, ops.Counter, ops.CounterAdd, ops.CounterRead, ops.Phase, ops.ProductWait,
+    ops.ProxyFence, ops.SetMaxRegisters, ops.StateLayout, ops.TensorCommit, ops.TmemCommit,
+    ops.TmemWaitLoad, ops.WaitGroup, ops.WarpId, ops.WarpgroupId, ops.Warps,
 )  # fmt: skip
 _WITHOUT_DATA: dict[type[Op], Callable[[Any, Frame], Any]] = {
     ops.Load: _load,
@@ -313,4 +340,7 @@ _WITHOUT_DATA: dict[type[Op], Callable[[Any, Frame], Any]] = {
     ops.Atomic: _indexed,
     ops.DeviceAssert: _ignore,
     ops.Print: _ignore,
+    ops.TensorMultiply: _tensor_multiply,
+    ops.TmemLoad: _tmem_load,
+    ops.TmemStore: _tmem_store,
 }
