@@ -175,7 +175,7 @@ def pipeline(
     fields = {
         "placement": placement,
         "order": order,
-        "stages": _stages(stages),
+        "stages": stages_of(stages),
         "split": _split(split),
         "schedule": _schedule(schedule),
     }
@@ -206,7 +206,7 @@ def parallel(
         "placement": (SPREAD,) * len(bounds),
         "names": given,
         "order": order,
-        "stages": _stages(stages),
+        "stages": stages_of(stages),
     }
     return PipelineContext(bounds, fields, is_single=_is_single(counts), is_parallel=True)
 
@@ -256,15 +256,16 @@ def _axis(function: str, count: Any) -> tuple[Operand, Operand, Operand]:
     return low, high, step
 
 
-def _stages(stages: Any) -> int:
+def stages_of(stages: Any, option: str = "stages") -> int:
+    """Return the number of stages that an option of a pipeline states, 0 for automatic."""
     if isinstance(stages, str) and stages == "auto":
         return 0
-    count = None if isinstance(stages, str) else as_extent(stages, "`stages`")
+    count = None if isinstance(stages, str) else as_extent(stages, f"`{option}`")
     if count is None or count < 1:
         raise fault(
             BadPipeline,
-            f"`stages` is 1 or more, got {stages!r}",
-            help='`stages="auto"` takes as many as shared memory holds; 1 does not overlap',
+            f"`{option}` is 1 or more, got {stages!r}",
+            help=f'`{option}="auto"` takes as many as shared memory holds; 1 does not overlap',
         )
     return count
 

@@ -20,7 +20,7 @@ MISSING = {
     **dict.fromkeys(["mma"], _PRODUCT),
     **dict.fromkeys(["async_prefetch", "async_store_smem", "cluster_ref"], _COPY),
     **dict.fromkeys(["cluster_id", "num_sms"], _GRID),
-    **dict.fromkeys(["nd_loop", "dynamic_scheduling_loop", "emit_pipeline", "BlockSpec"], _LOOP),
+    **dict.fromkeys(["dynamic_scheduling_loop"], _LOOP),
     **dict.fromkeys(["emit_pipeline_warp_specialized"], _LOOP),
     **dict.fromkeys(["Layout", "layout_cast", "print_layout"], _LAYOUT),
     "RefUnion": "allocate one `SMEM` and use it for both",

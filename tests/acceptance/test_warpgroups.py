@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from astdsl import (
+    ACC,
     SMEM,
     Barrier,
     In,
@@ -32,9 +33,12 @@ from astdsl import (
     program_id,
     set_max_registers,
     tile,
+    unroll,
     wait_smem_to_gmem,
     warp_id,
     warpgroup_id,
+    wgmma,
+    wgmma_wait,
     when,
     zeros,
 )
@@ -300,3 +304,47 @@ def test_registers_are_traded(target: str) -> None:
     assert "setmaxnreg.dec.sync.aligned.u32 40" in lowered.ptx
     assert "setmaxnreg.inc.sync.aligned.u32 232" in lowered.ptx
     assert ".minnctapersm 1" in lowered.ptx
+
+
+@kernel(warpgroups=3)
+def multiplied(a: In[f16, "M K"], b: In[f16, "K N"], o: Out[f32, "M N"], *, stages=3, flight=1):
+    m, depth = a.shape
+    _, n = b.shape
+    with parallel(cdiv(m, 128), cdiv(n, 128)) as (i, j):
+        a_ring, b_ring = SMEM((2 * stages, 64, 64), f16), SMEM((stages, 64, 128), f16)
+        full = Barrier(num_arrivals=3, num_barriers=stages)
+        empty = Barrier(num_arrivals=2, num_barriers=stages)
+        w, steps = warpgroup_id(), cdiv(depth, 64)
+        if w == 2:
+            set_max_registers(40, action="decrease")
+            if warp_id() == 0:
+                for k in range(steps):
+                    slot = k % stages
+                    if k >= stages:
+                        barrier_wait(empty[slot])
+                    for half in unroll(range(2)):
+                        rows = a.at[tile(2 * i + half, 64), tile(k, 64)]
+                        copy_gmem_to_smem(rows, a_ring.at[2 * slot + half], full[slot])
+                    copy_gmem_to_smem(b.at[tile(k, 64), tile(j, 128)], b_ring.at[slot], full[slot])
+        else:
+            set_max_registers(232, action="increase")
+            acc = ACC((64, 128), f32)
+            for k in range(steps):
+                slot = k % stages
+                barrier_wait(full[slot])
+                wgmma(acc, a_ring.at[2 * slot + w], b_ring.at[slot])
+                wgmma_wait(flight)
+                if k >= flight:
+                    barrier_arrive(empty[(k - flight) % stages])
+            wgmma_wait(0)
+            for k in unroll(range(flight)):
+                barrier_arrive(empty[(steps - flight + k) % stages])
+            o[tile(2 * i + w, 64), tile(j, 128)] = acc[...]
+
+
+@pytest.mark.parametrize("flight", [0, 1])
+def test_two_warpgroups_multiply_from_one_ring(flight: int) -> None:
+    a, b = HALVES[:128, :320].round(), HALVES[:320, :128].round()
+    expected = a.astype(np.float32) @ b.astype(np.float32)
+    found = agree(multiplied, lambda: [a, b], targets=["sm_90a"], flight=flight)
+    assert np.array_equal(found, expected)

@@ -1,0 +1,279 @@
+"""Pipelines and loops as functions, for code that is ported from Pallas.
+
+Invariant: they build what `with pipeline` and `for` build; a block that a body is given is a window
+of global memory, which the schedule brings on chip ahead of time and writes back once.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from astdsl.errors import BadPipeline, TypeMismatch, UnsupportedFeature
+from astdsl.ir.ops import SEQUENTIAL
+from astdsl.lang.blocks import trace_for, trace_pipeline
+from astdsl.lang.control import KernelRange, kernel_range, stages_of
+from astdsl.lang.indices import as_index
+from astdsl.lang.memory import GMEM, SMEM
+from astdsl.lang.names import BlockFunction, BlockNames
+from astdsl.lang.refs import Ref
+from astdsl.lang.tracing import fault, require_trace
+from astdsl.lang.values import Literal
+from astdsl.lang.warpgroups import axis_index, axis_size
+from astdsl.lang.windows import ds, tile
+from astdsl.records import dataclass
+
+_CARRY = "carry"
+
+
+class Squeezed:
+    """An axis of a `BlockSpec` that the block has not: `index_map` gives one index of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Element:
+    """An axis of a `BlockSpec`, `size` elements from where `index_map` says, in elements."""
+
+    size: Any
+
+
+class BlockSpec:
+    """Which block of an array a step of `emit_pipeline` works on.
+
+    `index_map(*indices)` gives for each axis the number of the block; `block_shape` its extents: a
+    number, `Element(n)` for an offset in elements, or None or `Squeezed` for an axis that is
+    dropped. Without a shape the block is the whole array.
+    Errors: UnsupportedFeature for `transforms`, `delay_release`, `collective_axes` and a fill: the
+    schedule derives the first three.
+    """
+
+    __slots__ = ("block_shape", "index_map")
+
+    def __init__(
+        self,
+        block_shape: Sequence[Any] | None = None,
+        index_map: Callable[..., Any] | None = None,
+        *,
+        memory_space: object = SMEM,
+        transforms: object = None,
+        delay_release: object = None,
+        collective_axes: object = None,
+        oob_fill: object = 0,
+    ) -> None:
+        _refuse("transforms", transforms, None, "the ring's layout follows from its uses")
+        _refuse("delay_release", delay_release, None, "slots are released when their readers end")
+        _refuse("collective_axes", collective_axes, None, "each block loads its own")
+        _refuse(
+            "oob_fill", oob_fill, 0, "`load(ref, fill=x)` in the body fills with another number"
+        )
+        if memory_space not in (SMEM, GMEM):
+            raise fault(
+                TypeMismatch,
+                f"`memory_space` of `BlockSpec` is `SMEM` or `GMEM`, got {memory_space!r}",
+                help="leave it out: the schedule brings blocks on chip",
+            )
+        self.block_shape = None if block_shape is None else tuple(block_shape)
+        self.index_map = index_map
+
+    def window(self, ref: Ref, indices: tuple[Any, ...]) -> Ref:
+        """Return the block of a step."""
+        if self.block_shape is None:
+            return ref
+        found = self.index_map(*indices) if self.index_map else (0,) * len(self.block_shape)
+        index = found if isinstance(found, tuple | list) else (found,)
+        if not len(index) == len(self.block_shape) == ref.ndim:
+            raise fault(
+                TypeMismatch,
+                f"a block of {len(self.block_shape)} axes at {len(index)} indices of {ref}",
+                help="`block_shape` and `index_map` say something of every axis of the array",
+            )
+        return ref.at[tuple(map(_axis, self.block_shape, index))]
+
+
+def _refuse(name: str, value: object, unset: object, help: str) -> None:
+    if value is not unset and value != unset:
+        raise fault(
+            UnsupportedFeature, f"`BlockSpec(..., {name}=)` is not in this version", help=help
+        )
+
+
+def _axis(size: Any, index: Any) -> Any:
+    """Return how one axis of an array is indexed."""
+    if size is None or size is Squeezed or isinstance(size, Squeezed):
+        return index
+    return ds(index, size.size) if isinstance(size, Element) else tile(index, size)
+
+
+def emit_pipeline(
+    body: Callable[..., Any],
+    *,
+    grid: Any,
+    in_specs: Sequence[BlockSpec] = (),
+    out_specs: Sequence[BlockSpec] = (),
+    max_concurrent_steps: Any = "auto",
+    init_carry: Any = None,
+) -> Callable[..., Any]:
+    """Return a function of refs that runs `body(indices, *blocks)` for every step of `grid`.
+
+    It takes a ref for each of `in_specs`, then of `out_specs`; the blocks are refs too, each the
+    window that its `BlockSpec` gives. Steps run in order, in this block. With `init_carry` the body
+    takes it last and returns the next one, and the function returns the last one.
+    `max_concurrent_steps` is `stages` of `pipeline`. Errors: BadPipeline, TypeMismatch.
+    """
+    specs = (*in_specs, *out_specs)
+    counts = grid if isinstance(grid, tuple | list) else (grid,)
+    axes = [_range("`grid` of `emit_pipeline`", count) for count in counts]
+    stages = stages_of(max_concurrent_steps, "max_concurrent_steps")
+
+    def run(*refs: Any) -> Any:
+        _require_refs(refs, len(specs))
+        carry = init_carry
+
+        def step(indices: tuple[Any, ...]) -> None:
+            nonlocal carry
+            blocks = [spec.window(ref, indices) for spec, ref in zip(specs, refs, strict=True)]
+            if init_carry is None:
+                body(indices, *blocks)
+            else:
+                carry = body(indices, *blocks, carry)
+
+        placement = (SEQUENTIAL,) * len(axes)
+        trace_pipeline(axes, _block(step), is_single=False, placement=placement, stages=stages)
+        return carry
+
+    return run
+
+
+def _range(what: str, count: Any) -> tuple[Any, Any, Any]:
+    return Literal(0), as_index(count, what), Literal(1)
+
+
+def _require_refs(refs: tuple[Any, ...], wanted: int) -> None:
+    if len(refs) != wanted or not all(isinstance(ref, Ref) for ref in refs):
+        raise fault(
+            TypeMismatch,
+            f"the pipeline takes {wanted} refs, one for each `BlockSpec`, got {len(refs)} values",
+            help="pass arrays of global memory, inputs first",
+        )
+
+
+def _block(step: Callable[..., Any]) -> BlockFunction:
+    """Return a function of ours as a block; it carries the name `carry` from step to step."""
+    carried = frozenset({_CARRY}).intersection(step.__code__.co_freevars)
+    names = BlockNames(
+        bound=tuple(carried),
+        read=step.__code__.co_freevars,
+        exposed=carried,
+        after=carried,
+        span=require_trace("a pipeline").locate(),
+    )
+    return BlockFunction(step, names)  # type: ignore[arg-type]  # a function by its definition
+
+
+@dataclass(frozen=True, slots=True)
+class NDLoopInfo:
+    """A step of `nd_loop`: its index along each axis, its number here, and how many are here."""
+
+    index: tuple[Any, ...]
+    local_index: Any
+    num_local_steps: Any
+
+
+class _LoopBody(BlockFunction):
+    """The body of a `for` over `nd_loop`: it takes what a step is, and not its number."""
+
+    __slots__ = ("_loop",)
+
+    def __init__(self, body: BlockFunction, loop: NDLoop) -> None:
+        super().__init__(body._function, body.names, body._arguments)
+        self._loop = loop
+
+    def bind(self, *arguments: object) -> BlockFunction:
+        """Return the block as one step."""
+        return super().bind(self._loop.info(arguments[0]))
+
+    def call(self, *arguments: object) -> Any:
+        """Run the block."""
+        return super().call(*(self._loop.info(x) for x in arguments))
+
+
+class NDLoop:
+    """What `nd_loop` gives: it decorates a body, or is what a `for` runs through."""
+
+    __slots__ = ("_carry", "_first", "_grid", "_size", "_steps")
+
+    def __init__(self, grid: tuple[Any, ...], axes: Sequence[str], carry: Any) -> None:
+        self._grid, self._carry = grid, carry
+        self._first, self._size = 0, 1
+        for axis in axes:
+            extent = axis_size(axis)
+            self._first = self._first * extent + axis_index(axis)
+            self._size = self._size * extent
+        self._steps = -((self._first - math.prod(grid)) // self._size)
+
+    def info(self, number: Any) -> NDLoopInfo:
+        """Return the step that is `number`-th here."""
+        rest, index = number * self._size + self._first, []
+        for extent in reversed(self._grid[1:]):
+            index.append(rest % extent)
+            rest = rest // extent
+        return NDLoopInfo((rest, *reversed(index)), number, self._steps)
+
+    def _trace(self, body: BlockFunction) -> None:
+        steps = kernel_range(self._steps)
+        bounds = (steps.start, steps.stop, steps.step)
+        if isinstance(steps, KernelRange):
+            trace_for(*bounds, body)
+        else:
+            trace_for(*map(Literal, bounds), body)
+
+    def __kernel_for__(self, body: BlockFunction) -> None:
+        if self._carry is not None:
+            raise fault(
+                BadPipeline,
+                "`init_carry` is for a function that `nd_loop` decorates",
+                help="a `for` carries the names that its body assigns",
+            )
+        self._trace(_LoopBody(body, self))
+
+    def __call__(self, body: Callable[..., Any]) -> Any:
+        """Run `body(info)` for every step; with a carry, `body(info, carry)`, which returns it."""
+        carry = self._carry
+
+        def step(number: Any) -> None:
+            nonlocal carry
+            info = self.info(number)
+            if self._carry is None:
+                body(info)
+            else:
+                carry = body(info, carry)
+
+        self._trace(_block(step))
+        return carry
+
+
+def nd_loop(
+    grid: Any, *, collective_axes: Any = None, tiling: object = None, init_carry: Any = None
+) -> NDLoop:
+    """Share the steps of a grid among those along `collective_axes`, each running its own in order.
+
+    Step `wave * size + index` of the flattened grid, row-major, is run by number `index` of `size`;
+    an axis is one of `parallel(names=)`, or "wg". Write `for info in nd_loop(grid):`, or decorate a
+    function of the `NDLoopInfo`. Errors: BadPipeline, UnknownName, UnsupportedFeature for `tiling`.
+    """
+    if tiling is not None:
+        raise fault(
+            UnsupportedFeature,
+            "`nd_loop(..., tiling=)` is not in this version",
+            help="take `info.index` through `planar_snake`",
+        )
+    counts = tuple(grid) if isinstance(grid, tuple | list) else (grid,)
+    if not counts:
+        raise fault(BadPipeline, "`nd_loop` takes one axis or more", help="`nd_loop((m, n))`")
+    extents = tuple(
+        x.number if isinstance(x, Literal) else x
+        for x in (as_index(count, "an axis of `nd_loop`") for count in counts)
+    )
+    axes = (collective_axes,) if isinstance(collective_axes, str) else tuple(collective_axes or ())
+    return NDLoop(extents, axes, init_carry)
