@@ -114,7 +114,7 @@ def _axes_of(op: Op) -> Iterator[_Axis]:
 def _check_overlaps(accesses: list[_Access], forms: Forms) -> None:
     for first, second in combinations(accesses, 2):
         a, b = first.op, second.op
-        if a.ref is not b.ref or first.axes != second.axes or not first.axes:
+        if a.ref is not b.ref or first.axes != second.axes or not _in_pipeline(first):
             continue
         if isinstance(a, ops.Indexed) or isinstance(b, ops.Indexed):
             continue  # what indices name is not held on chip: it happens in program order
@@ -126,6 +126,11 @@ def _check_overlaps(accesses: list[_Access], forms: Forms) -> None:
                 (a.span, "may overlap this one"),
                 help="index both by the same expressions, or use windows that never meet",
             )
+
+
+def _in_pipeline(access: _Access) -> bool:
+    """Whether a pipeline is around an access; what none is around happens in program order."""
+    return any(isinstance(axis.owner, ops.Pipeline) for axis in access.axes)
 
 
 def same_window(a: ops.Window, b: ops.Window, forms: Forms) -> bool:
