@@ -18,6 +18,7 @@ import numpy as np
 
 from astdsl.ir import ops
 from astdsl.ir.core import PURE, Module, Op, walk
+from astdsl.ir.evaluate import tensor
 from astdsl.ir.evaluate.control import run_block, run_once, run_ops, run_region, steps_of
 from astdsl.ir.evaluate.memory import mark_stored, read, slot_place, window, write
 from astdsl.ir.evaluate.state import BlockState, Frame, Memory, Reading, Run
@@ -297,10 +298,7 @@ def _multiply(op: ops.MatrixMultiply, frame: Frame) -> None:
         operand(op, memory, place, frame, is_transposed=False)
         sources.append((memory, place))
     accumulator.is_written = True
-    accumulator.in_flight.append(op.span)
-    reading = Reading(op.span, sources, accumulator)
-    reading.begin()
-    frame.issuer.products.append(reading)
+    tensor.start_product(op, accumulator, sources, frame)
 
 
 def _tmem_load(op: ops.TmemLoad, frame: Frame) -> Any:

@@ -150,9 +150,10 @@ class Accumulator:
 
 @dataclass(slots=True)
 class Reading:
-    """Asynchronous reads of shared memory by one copy out or product.
+    """Asynchronous reads of on-chip memory by one copy out, product or load.
 
-    A copy out has a `target`, which is written later than its source is read.
+    A copy out has a `target`, which is written later than its source is read. `way_out` says how to
+    wait for it.
     """
 
     span: Span
@@ -160,13 +161,7 @@ class Reading:
     accumulator: Accumulator | None = None
     target: tuple[Memory, Place] | None = None
     is_read: bool = False
-
-    @property
-    def way_out(self) -> str:
-        """Say how to wait for this."""
-        if self.accumulator is not None:
-            return "wait for the product"
-        return "`wait_smem_to_gmem(n)` waits until at most n later copies read; wait"
+    way_out: str = "`wait_smem_to_gmem(n)` waits until at most n later copies read: wait"
 
     def begin(self) -> None:
         """Mark the elements as being read, and those of the target as being written."""

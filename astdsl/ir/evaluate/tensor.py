@@ -55,7 +55,7 @@ def _require_idle(op: Op, accumulator: Accumulator) -> None:
             "an accumulator is used while a product into it is in flight",
             (op.span, "uses it"),
             (accumulator.in_flight[-1], "the product"),
-            help="wait for the product first",
+            help="`wgmma_wait(0)` first",
         )
 
 
@@ -123,8 +123,16 @@ def _matrix_multiply(op: ops.MatrixMultiply, frame: Frame) -> None:
     data = np.array(accumulator.data)
     data[place] = product
     accumulator.data, accumulator.is_written = data, True
+    start_product(op, accumulator, sources, frame)
+
+
+def start_product(
+    op: Op, accumulator: Accumulator, sources: list[tuple[Memory, Place]], frame: Frame
+) -> None:
+    """Let a product hold its sources and its accumulator until it is waited for."""
     accumulator.in_flight.append(op.span)
-    reading = Reading(op.span, sources, accumulator)
+    way_out = "`wgmma_wait(n)` waits until at most n later products are in flight: wait"
+    reading = Reading(op.span, sources, accumulator, way_out=way_out)
     reading.begin()
     frame.issuer.products.append(reading)
 

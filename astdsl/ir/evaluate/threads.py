@@ -71,6 +71,6 @@ def _deadlock(waits: Sequence[Waiting]) -> ProtocolError:
     return ProtocolError(
         "deadlock: nobody can complete the phase that is waited for",
         *places,
-        help="let a `barrier_arrive` or a copy complete the barrier, or count what arrives in "
-        "`Barrier(num_arrivals=)`",
+        help="let a `barrier_arrive`, a copy or a `tcgen05_commit_arrive` complete the barrier, or "
+        "count what arrives in `Barrier(num_arrivals=)`",
     )

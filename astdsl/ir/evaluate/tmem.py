@@ -76,7 +76,8 @@ def load_place(op: ops.TmemLoad, frame: Frame) -> Place:
     assert memory.writers is not None, "tensor memory has marks"
     _require_idle(op, memory, place, frame)
     read(op, memory, place, frame)
-    reading = Reading(op.span, [(memory, place)])
+    way_out = "`wait_load_tmem()` waits for the loads of tensor memory: wait"
+    reading = Reading(op.span, [(memory, place)], way_out=way_out)
     reading.begin()
     frame.issuer.tensor_loads.append(reading)
     return place
@@ -171,7 +172,9 @@ def start_product(
     _require_unread(op, accumulator, place, frame)
     accumulator.written[place] = True
     accumulator.private[place] = VISIBLE
-    reading = Reading(op.span, [(m, p) for _, m, p, _ in sides], target=(accumulator, place))
+    way_out = "`tcgen05_commit_arrive(barrier)` after the product, and `barrier_wait(barrier)`"
+    sources = [(m, p) for _, m, p, _ in sides]
+    reading = Reading(op.span, sources, target=(accumulator, place), way_out=way_out)
     reading.begin()
     frame.issuer.tensor_products.append(reading)
     return accumulator, place, tiles
