@@ -76,6 +76,14 @@ class Form:
                 )
         return None if value in self.values() else 0
 
+    def factor(self, value: Value) -> Form | None:
+        """Return what one more of `value` adds, which may hold other values; None if not linear."""
+        terms = [(p, c) for p, c in self.terms if value in p]
+        if any(p.count(value) > 1 for p, _ in terms):
+            return None
+        rest = [(tuple(v for v in p if v is not value), c) for p, c in terms]
+        return _form(sum(c for p, c in rest if not p), [(p, c) for p, c in rest if p])
+
     def _all(self) -> Iterable[tuple[Product, int]]:
         return ((), self.constant), *self.terms
 

@@ -54,7 +54,10 @@ class _Window:
 
 def _hold(region: Block, forms: Forms, unwritten: set[Value]) -> Block:
     """Hold what can be held in this region, then in the regions inside it."""
-    for accesses in _candidates(region, forms):
+    seen: set[Value] = set()
+    # Holding one window makes the operations around it anew, so the next is looked for in those.
+    while accesses := next((a for a in _candidates(region, forms) if a[0].ref not in seen), ()):
+        seen.add(accesses[0].ref)
         is_written = written_before_read(region, forms)
         loads_first = not all(is_written[a] for a in accesses if isinstance(a, ops.Load))
         if loads_first and accesses[0].ref in unwritten:

@@ -140,3 +140,44 @@ def test_a_proved_conflict_is_refused_with_both_lines() -> None:
     assert [span.line for span, _ in caught.value.places] == sorted(
         (span.line for span, _ in caught.value.places), reverse=True
     )
+
+
+@kernel
+def chunks(x: In[f32, "N"], o: Out[f32, "N"], *, parts=3, b=16):
+    (N,) = x.shape
+    each = cdiv(cdiv(N, b), parts)
+    with pipeline(parts) as p, pipeline(each) as k:
+        o[tile(p * each + k, b)] = x[tile(p * each + k, b)] * 2
+
+
+@pytest.mark.parametrize("size", [0, 1, 40, 200])
+def test_a_digit_may_have_a_number_of_values_known_only_at_the_launch(size: int) -> None:
+    x = np.arange(size, dtype=np.float32)
+    np.testing.assert_array_equal(agree(chunks, lambda: (x,), targets=("sm_90a",)), x * 2)
+    assert "Yield [%c1]" not in blocks(chunks.lower(spec((200,), f32)))
+
+
+@kernel
+def chunks_that_overlap(x: In[f32, "N"], o: InOut[f32, "N"], *, parts=3, b=16):
+    (N,) = x.shape
+    each = cdiv(cdiv(N, b), parts)
+    with pipeline(parts) as p, pipeline(each + 1) as k:
+        o[tile(p * each + k, b)] += x[tile(p * each + k, b)] * 2
+
+
+def test_a_digit_that_goes_one_too_far_is_no_digit() -> None:
+    with pytest.warns(SerialPipeline):
+        lowered = chunks_that_overlap.lower(spec((200,), f32), spec((200,), f32))
+        assert "Yield [%c1]" in blocks(lowered)
+
+
+@kernel
+def triangle(o: InOut[f32, "N"], *, b=16):
+    (N,) = o.shape
+    with pipeline(cdiv(N, b)) as p, pipeline(p + 1) as k:
+        o[tile(p * (p + 1) + k, b)] += 1
+
+
+def test_a_number_of_values_that_changes_with_the_step_counts_no_digit() -> None:
+    with pytest.warns(SerialPipeline):
+        assert "Yield [%c1]" in blocks(triangle.lower(spec((200,), f32)))

@@ -82,3 +82,21 @@ def test_what_is_carried_goes_through_the_split() -> None:
     total, updated = agree(carried_over_both, lambda: (x, y, o.copy()))
     np.testing.assert_array_equal(total, x.sum((0, 1)))
     np.testing.assert_array_equal(updated, o + x.sum(1) - 4 * y)
+
+
+@kernel
+def two_held(x: In[f32, "R N"], o: Out[f32, "N"], p: Out[f32, "N"]):
+    R, _ = x.shape
+    with pipeline(R, axes="sequential") as r:
+        if r == 0:
+            o[0:32] = 0
+            p[0:32] = 0
+        o[0:32] += x[r, 0:32]
+        p[0:32] += x[r, 0:32] * 2
+
+
+def test_two_outputs_are_held_by_one_block() -> None:
+    x = whole(5, 32)
+    o, p = agree(two_held, lambda: (x,))
+    np.testing.assert_array_equal(o, x.sum(0))
+    np.testing.assert_array_equal(p, x.sum(0) * 2)
