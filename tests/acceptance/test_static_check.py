@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import inspect
 import re
+from collections.abc import Callable
 from pathlib import Path
-from types import FunctionType
+from typing import Any, TypeAlias
 
 import numpy as np
 import pytest
@@ -54,6 +55,7 @@ from astdsl import (
 from astdsl.errors import BadSignature, BadWindow, KernelError, ProtocolError, UnwrittenRead
 from astdsl.kernel import Kernel
 
+Function: TypeAlias = Callable[..., Any]
 X = np.random.default_rng(5).integers(-3, 4, (128, 64)).astype(np.float32)
 
 
@@ -166,14 +168,14 @@ def kernel_of(text: str, name: str, warpgroups: int, folder: Path, **options: bo
     """Return the kernel of a text, which is written to a file for its lines."""
     path = folder / f"{name}.py"
     path.write_text("from astdsl import *\n" + text, encoding="utf-8")
-    names: dict[str, FunctionType] = {}
+    names: dict[str, Function] = {}
     exec(compile(path.read_text(encoding="utf-8"), str(path), "exec"), names)  # noqa: S102
     made = kernel(warpgroups=warpgroups, **options)(names[name])
     assert isinstance(made, Kernel)
     return made
 
 
-def removals() -> list[tuple[FunctionType, int, str]]:
+def removals() -> list[tuple[Function, int, str]]:
     """Return each line of the correct kernels that synchronises: its number and what it calls."""
     found = []
     for function in CORRECT:
@@ -184,7 +186,7 @@ def removals() -> list[tuple[FunctionType, int, str]]:
 
 
 @pytest.mark.parametrize("function", CORRECT, ids=lambda f: f.__name__)
-def test_19_a_correct_kernel_is_silent(function: FunctionType, tmp_path: Path) -> None:
+def test_19_a_correct_kernel_is_silent(function: Function, tmp_path: Path) -> None:
     text, name = inspect.getsource(function), function.__name__
     warpgroups, target = CORRECT[function]
     made = kernel_of(text, name, warpgroups, tmp_path)
@@ -200,7 +202,7 @@ REMOVALS = removals()
     "removal", REMOVALS, ids=[f"{f.__name__}-{n}-{called}" for f, n, called in REMOVALS]
 )
 def test_19_what_is_removed_is_named_before_the_launch(
-    removal: tuple[FunctionType, int, str], tmp_path: Path
+    removal: tuple[Function, int, str], tmp_path: Path
 ) -> None:
     function, number, called = removal
     lines = inspect.getsource(function).splitlines()
@@ -231,7 +233,7 @@ def test_check_is_true_or_false() -> None:
         made(X)
 
 
-def refused(function: FunctionType, kind: type[KernelError], match: str, warpgroups=1) -> None:
+def refused(function: Function, kind: type[KernelError], match: str, warpgroups=1) -> None:
     with pytest.raises(kind, match=match) as caught:
         kernel(warpgroups=warpgroups)(function).lower(X)
     assert caught.value.places
