@@ -92,6 +92,7 @@ from astdsl.lang.memory import (
 )
 from astdsl.lang.missing import MISSING, NotYet
 from astdsl.lang.orders import planar_snake
+from astdsl.lang.params import CompilerParams
 from astdsl.lang.parts import concat, split, stack, take
 from astdsl.lang.products import (
     ACC,
@@ -152,7 +153,8 @@ from astdsl.lang.windows import ds, tile
 from astdsl.runtime.devices import device, devices
 
 __all__ = [
-    "ACC", "GMEM", "SMEM", "TMEM", "Barrier", "BlockSpec", "DeviceError", "Element", "In", "InOut",
+    "ACC", "GMEM", "SMEM", "TMEM", "Barrier", "BlockSpec", "CompilerParams", "DeviceError",
+    "Element", "In", "InOut",
     "KernelError", "NDLoopInfo", "Out", "Squeezed", "SwizzleTransform", "TilingTransform",
     "TransposeTransform", "WGMMAAccumulatorRef", "__version__", "arange", "argmax", "argmin",
     "astype", "async_load_tmem", "async_store_tmem", "atomic_add", "atomic_and", "atomic_cas",

@@ -15,6 +15,7 @@ from astdsl.frontend.binding import Bound, bind, scalar_converter, scalar_dtype
 from astdsl.frontend.dims import Fitted, fit
 from astdsl.frontend.signature import Parameter, Signature
 from astdsl.ir.dtypes import DType
+from astdsl.lang.params import DEFAULTS, CompilerParams
 from astdsl.records import dataclass
 from astdsl.runtime.arrays import ArrayView, Where, check_written
 from astdsl.runtime.artifact import Artifact
@@ -34,7 +35,7 @@ class Callee:
     signature: Signature
     receiver: tuple[Any, ...] = ()
     warpgroups: int = 0
-    is_checked: bool = True
+    params: CompilerParams = DEFAULTS
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +180,7 @@ def _request(
         constants=constants,
         constants_key=tuple((name, constant_key(v)) for name, v in constants.items()),
         warpgroups=callee.warpgroups,
-        is_checked=callee.is_checked,
+        params=callee.params,
     )
 
 

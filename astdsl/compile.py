@@ -17,6 +17,7 @@ from astdsl.ir.dtypes import DType
 from astdsl.ir.evaluate.rehearsal import rehearse
 from astdsl.ir.passes import run_passes
 from astdsl.ir.types import RefType, TileType, scalar
+from astdsl.lang.params import DEFAULTS, CompilerParams
 from astdsl.lang.tracing import NeedsConstant
 from astdsl.passes import STANDARD
 from astdsl.records import dataclass, field
@@ -63,7 +64,8 @@ class RequestedArgument:
 class Request:
     """A kernel to be compiled: the function, its arguments, its constants.
 
-    One that `is_checked` is rehearsed for the shapes of its arguments, if it is written by hand.
+    One that is to be checked is rehearsed for the shapes of its arguments, if it is written by
+    hand.
     """
 
     function: FunctionType
@@ -72,7 +74,7 @@ class Request:
     constants: dict[str, Any]
     constants_key: tuple[Any, ...]
     warpgroups: int = 0
-    is_checked: bool = True
+    params: CompilerParams = DEFAULTS
 
     @property
     def key(self) -> tuple[Any, ...]:
@@ -163,7 +165,7 @@ def build(request: Request) -> Program:
     module = backend.place_assertions(run_passes(traced.module, STANDARD))
     backend.check_outputs(module)
     shapes = {a.name: a.geometry.shape for a in request.arguments if a.geometry}
-    if request.is_checked:
+    if request.params.check:
         rehearse(module, shapes)
     extents = {(name, axis): shapes[name][axis] for name, axis in static}
     return Program(traced, module, extents)
@@ -189,7 +191,12 @@ def _try_trace(request: Request, static: frozenset[DimKey]) -> Traced | frozense
     ]
     try:
         return trace_kernel(
-            request.function, arguments, request.constants, request.name, request.warpgroups
+            request.function,
+            arguments,
+            request.constants,
+            request.name,
+            request.warpgroups,
+            request.params,
         )
     except NeedsConstant as need:
         return need.wanted

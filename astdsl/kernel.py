@@ -10,7 +10,7 @@ import functools
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from types import FunctionType, MethodType
-from typing import Any, overload
+from typing import Any, NamedTuple, overload
 
 from astdsl import backend
 from astdsl.call import Call, Callee, constant_key, prepare, resolve, row_major, where
@@ -18,12 +18,16 @@ from astdsl.compile import Program, Programs
 from astdsl.errors import BadArgument, BadSignature, UnsupportedFeature, did_you_mean
 from astdsl.frontend.signature import Signature, option_span, signature_of
 from astdsl.ir.dtypes import DType
+from astdsl.lang.params import DEFAULTS, FIELDS, CompilerParams
+from astdsl.lang.params import LATER as LATER_PARAMS
 from astdsl.lowered import Lowered
-from astdsl.records import dataclass
+from astdsl.records import dataclass, replace
 from astdsl.runtime.arrays import ArrayView, Where
 from astdsl.runtime.boundary import Boundary
 from astdsl.runtime.devices import find_device, selected_device, selected_target
 from astdsl.runtime.launch import Launch, describe
+from astdsl.runtime.recent import Check, check_of
+from astdsl.source import Span
 
 # Prepared launches that a kernel keeps; they are made again when there are more.
 MAX_LAUNCHES = 4096
@@ -53,6 +57,14 @@ def spec(shape: Any, dtype: Any) -> Spec:
     return Spec(dims, dtype)
 
 
+class Recent(NamedTuple):
+    """A launch, and what tells whether a call is like the one that it was prepared for."""
+
+    check: Check
+    program: Program
+    launch: Launch
+
+
 class _Method:
     """The calls of one function with one number of bound arguments: signature, programs, launches.
 
@@ -62,10 +74,12 @@ class _Method:
     def __init__(self, function: FunctionType, options: Mapping[str, Any], is_method: bool) -> None:
         self.function = function
         self._warpgroups: int = options.get("warpgroups", 0)
-        self._is_checked: bool = options.get("check", True)
+        self._params = params_of(options)
         self._is_method = is_method
         self.programs = Programs()
         self.launches: dict[tuple[Any, ...], tuple[Program, Launch]] = {}
+        self.recent: dict[tuple[Any, ...], Recent] = {}
+        self._seen: Launch | None = None
 
     @cached_property
     def signature(self) -> Signature:
@@ -82,9 +96,27 @@ class _Method:
         """Each positional parameter, in order."""
         return tuple(self.by_name.values())
 
+    def remember(
+        self,
+        key: tuple[Any, ...],
+        made: tuple[Program, Launch],
+        objects: Sequence[Any],
+        values: Sequence[Any],
+    ) -> None:
+        """Note the last launch of a place and number of arguments, by a check of its objects.
+
+        It is written when a launch comes a second time, since that takes longer than one call.
+        """
+        program, launch = made
+        if launch is self._seen:
+            check = check_of(objects, values, launch)
+            if check is not None:
+                self.recent[key] = Recent(check, program, launch)
+        self._seen = launch
+
     def callee(self, receiver: tuple[Any, ...]) -> Callee:
         """Return what is called, with a method's first argument."""
-        return Callee(self.function, self.signature, receiver, self._warpgroups, self._is_checked)
+        return Callee(self.function, self.signature, receiver, self._warpgroups, self._params)
 
 
 class Kernel:
@@ -150,11 +182,18 @@ class Kernel:
             self._check()
         chosen = device or selected_device()
         place = chosen, target or selected_target(chosen)
-        key: list[Any] = [place, receiver, len(args)]
         objects = list(args)
+        is_plain = not (kwargs or receiver)
+        if is_plain and (last := method.recent.get((place, len(args)))) is not None:
+            known = last.check(objects)
+            if known is not None and last.program.is_valid():
+                return last.launch.again(objects, known)
+        key: list[Any] = [place, receiver, len(args)]
         at = _spread_keywords(method, objects, kwargs, key) if kwargs else method.where
         values, arrays = describe(objects, key, at)
         launch = self._launch(method, receiver, tuple(key), args, kwargs)
+        if is_plain:
+            method.remember((place, len(args)), method.launches[tuple(key)], objects, values)
         return launch(objects, arrays, values)
 
     def _launch(
@@ -342,13 +381,38 @@ OPTIONS: dict[str, tuple[Callable[[Any], bool], str, str]] = {
         f"a number from 1 to {MOST_WARPGROUPS}",
         "`@kernel(warpgroups=2)` is written for each of two; leave it out otherwise",
     ),
-    "check": (
-        lambda value: type(value) is bool,
-        "True or False",
-        "`@kernel(check=False)` leaves what is wrong with barriers and copies to the emulator",
+    "approx_math": FIELDS["approx_math"],
+    "check": FIELDS["check"],
+    "params": (
+        lambda value: isinstance(value, CompilerParams),
+        "a `CompilerParams`",
+        "write `@kernel(params=CompilerParams(approx_math=True))`",
     ),
 }
-LATER = {"cluster": "clusters", "approx_math": "approximate mathematics"}
+LATER = {"cluster": "clusters"}
+
+
+def params_of(options: Mapping[str, Any]) -> CompilerParams:
+    """Return what `params=` says, with what the decorator's own keywords state."""
+    given = options.get("params")
+    params = given if isinstance(given, CompilerParams) else DEFAULTS
+    own = {name: options[name] for name in ("approx_math", "check") if name in options}
+    return replace(params, **own) if own else params
+
+
+def _check_params(params: CompilerParams, place: tuple[Span, str]) -> None:
+    """Refuse fields that this version does not do, and values that a field may not have."""
+    for name, hint in LATER_PARAMS.items():
+        if getattr(params, name) != getattr(DEFAULTS, name):
+            raise UnsupportedFeature(
+                f"`CompilerParams({name}=...)` is not in this version", place, help=hint
+            )
+    for name, (is_fit, wanted, hint) in FIELDS.items():
+        value = getattr(params, name)
+        if not is_fit(value):
+            raise BadSignature(
+                f"`CompilerParams({name}=...)` is {wanted}, got {value!r}", place, help=hint
+            )
 
 
 def _check_options(options: Mapping[str, Any], function: FunctionType) -> None:
@@ -374,6 +438,8 @@ def _check_options(options: Mapping[str, Any], function: FunctionType) -> None:
                 place,
                 help=hint,
             )
+        if name == "params":
+            _check_params(value, place)
 
 
 @overload
@@ -386,8 +452,9 @@ def kernel(function: Callable[..., Any] | None = None, /, **options: Any) -> Any
     """Make a kernel of a Python function: `@kernel`, or `@kernel(warpgroups=1)`.
 
     With `warpgroups`, 1 to 8, the function is written for each warpgroup of a block; without, for
-    the block, which has as many as the compiler chooses. `check=False` launches a kernel whose
-    barriers and copies are proved wrong.
+    the block, which has as many as the compiler chooses. `approx_math=True` allows approximate
+    instructions, `check=False` launches a kernel whose barriers and copies are proved wrong;
+    `params=CompilerParams(...)` says these and more.
     """
     if function is None:
         return lambda decorated: kernel_of(decorated, options)

@@ -22,6 +22,7 @@ from astdsl.frontend.unknown import endless_recursion, unknown_name
 from astdsl.ir.builder import Builder
 from astdsl.ir.core import Module, Param, Value
 from astdsl.ir.types import RefType, TileType
+from astdsl.lang.params import DEFAULTS, CompilerParams
 from astdsl.lang.programs import finished
 from astdsl.lang.refs import parameter_ref
 from astdsl.lang.tracing import Trace, tracing
@@ -68,6 +69,7 @@ def trace_kernel(
     constants: dict[str, object],
     name: str,
     warpgroups: int = 0,
+    params: CompilerParams = DEFAULTS,
 ) -> Traced:
     """Run a kernel's rewritten function on the values of its parameters, and return its IR.
 
@@ -81,7 +83,7 @@ def trace_kernel(
     values = {a.name: Value(a.type, a.name) for a in arguments if a.type is not None}
     builder = Builder(tuple(values.values()))
     codes = Codes()
-    trace = Trace(builder, codes.locate, warpgroups=warpgroups)
+    trace = Trace(builder, codes.locate, warpgroups=warpgroups, params=params)
     trace.made.update({value: spans.get(n, here) for n, value in values.items()})
     session = Session(HOOKS, trace, codes)
     with tracing(trace):
@@ -94,7 +96,7 @@ def trace_kernel(
             raise endless_recursion(error, codes) from None
     if result is not None:
         raise _returns_value(source)
-    params = [
+    made = [
         Param(value=values[a.name], name=a.name, role=a.role, span=spans.get(a.name, here),
               initial=a.initial)
         for a in arguments
@@ -102,10 +104,11 @@ def trace_kernel(
     ]  # fmt: skip
     module = Module(
         name=name,
-        params=tuple(params),
+        params=tuple(made),
         body=finished(builder.finish(), warpgroups),
         span=here,
         warpgroups=warpgroups,
+        approx_math=params.approx_math,
         constants=tuple((key, repr(value)) for key, value in constants.items()),
     )
     return Traced(module, session.reads, session.nodes)

@@ -195,6 +195,7 @@ class Module(Node):
 
     `constants` are (name, text) pairs, for print and for the key on disk only. With `warpgroups`
     the body is run by each of so many warpgroups of a block; with 0, once by the block.
+    `approx_math` allows approximate instructions.
     """
 
     name: str
@@ -204,6 +205,7 @@ class Module(Node):
     target: str = ""
     constants: tuple[tuple[str, str], ...] = ()
     warpgroups: int = 0
+    approx_math: bool = False
 
 
 def walk(block: Block) -> Iterator[Op]:

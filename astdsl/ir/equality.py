@@ -24,7 +24,7 @@ class _Comparison:
     twin: dict[Value, Value] = field(default_factory=dict)
 
     def modules(self, a: Module, b: Module) -> bool:
-        same = self._attributes(a, b, ("name", "target", "constants", "warpgroups"))
+        same = self._attributes(a, b, ("name", "target", "constants", "warpgroups", "approx_math"))
         if not same or len(a.params) != len(b.params):
             return False
         for p, q in zip(a.params, b.params, strict=True):

@@ -3,7 +3,8 @@ r"""Reads the text form of the IR back: `parse_module(print_module(m))` is `m`.
 Grammar (an operation's line ends where its regions do not go on; `%0` and the like have no hint):
 
     module  = "kernel" NAME [span] NL ["target" STRING NL] ["warpgroups" number NL]
-              {"constant" NAME "=" STRING NL} {role value ["=" literal] [span] NL} "{" NL {op NL} "}"
+              ["approx_math" bool NL] {"constant" NAME "=" STRING NL}
+              {role value ["=" literal] [span] NL} "{" NL {op NL} "}"
     value   = "%" NAME ":" type
     op      = [value {"," value} "="] NAME [operand {"," operand}] {NAME "=" (operand | literal)}
               [span] {region}
@@ -160,6 +161,7 @@ class _Parser:
         self._next("newline")
         target = self._line_of("target", lambda: json.loads(self._next("string")))
         warpgroups = self._line_of("warpgroups", lambda: int(self._next("number")))
+        approx_math = self._line_of("approx_math", lambda: _WORDS[self._next("name")])
         constants = []
         while constant := self._line_of("constant", self._constant):
             constants.append(constant)
@@ -175,6 +177,7 @@ class _Parser:
             target=target or "",
             constants=tuple(constants),
             warpgroups=warpgroups or 0,
+            approx_math=bool(approx_math),
         )
 
     def _line_of(self, word: str, read: Callable[[], Any]) -> Any:

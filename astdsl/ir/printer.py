@@ -73,6 +73,8 @@ class _Printer:
             self.lines.append(f"{INDENT}target {json.dumps(module.target)}")
         if module.warpgroups:
             self.lines.append(f"{INDENT}warpgroups {module.warpgroups}")
+        if module.approx_math:
+            self.lines.append(f"{INDENT}approx_math {module.approx_math}")
         for name, text in module.constants:
             self.lines.append(f"{INDENT}constant {name} = {json.dumps(text)}")
         for param in module.params:

@@ -171,11 +171,11 @@ def pipeline(
     """
     _refuse_others("pipeline", others)
     bounds = _bounds("pipeline", counts)
-    placement = _placement(axes, len(bounds))
+    placement = _placement(_default_axes(axes), len(bounds))
     fields = {
         "placement": placement,
         "order": order,
-        "stages": stages_of(stages),
+        "stages": stages_of(_default_stages(stages)),
         "split": _split(split),
         "schedule": _schedule(schedule),
     }
@@ -206,7 +206,7 @@ def parallel(
         "placement": (SPREAD,) * len(bounds),
         "names": given,
         "order": order,
-        "stages": stages_of(stages),
+        "stages": stages_of(_default_stages(stages)),
     }
     return PipelineContext(bounds, fields, is_single=_is_single(counts), is_parallel=True)
 
@@ -268,6 +268,21 @@ def stages_of(stages: Any, option: str = "stages") -> int:
             help=f'`{option}="auto"` takes as many as shared memory holds; 1 does not overlap',
         )
     return count
+
+
+def _default_stages(stages: Any) -> Any:
+    """Return what the kernel's parameters say where a pipeline does not state its stages."""
+    is_open = isinstance(stages, str) and stages == "auto"
+    default = require_trace("`pipeline`").params.max_concurrent_steps
+    return default if is_open and default is not None else stages
+
+
+def _default_axes(axes: Any) -> Any:
+    """Return what the kernel's parameters say where an outermost pipeline does not state axes."""
+    is_open = isinstance(axes, str) and axes == "auto"
+    trace = require_trace("`pipeline`")
+    default = trace.params.dimension_semantics
+    return default if is_open and default is not None and not trace.loops else axes
 
 
 def _split(split: Any) -> int:

@@ -27,7 +27,6 @@ MISSING = {
     "ClusterBarrier": "`Barrier` is for one block",
     "broadcasted_iota": "`iota(shape, axis)` is the same, weak",
     "inline_ptx": "write it with the functions of astdsl",
-    "CompilerParams": "the options of `@kernel` are keyword arguments",
 }
 
 

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 from astdsl.errors import KernelError, OutOfScope, UnsupportedFeature
 from astdsl.ir.builder import Builder
 from astdsl.ir.core import Op, Value
+from astdsl.lang.params import DEFAULTS, CompilerParams
 from astdsl.lang.symbolic import Atom
 from astdsl.records import dataclass, field
 from astdsl.source import NOWHERE, Span
@@ -61,6 +62,7 @@ class Trace:
     known: dict[object, object] = field(default_factory=dict)
     loops: int = 0
     warpgroups: int = 0
+    params: CompilerParams = DEFAULTS
     grid: Grid | None = None
 
     def emit(self, kind: type[AnyOp], /, **fields: object) -> AnyOp:

@@ -162,7 +162,7 @@ class _Launch:
             builder.debug(self.module.span.file, self.module.span.line)
         emitter = Emitter(
             builder, target, threads, placements, self.shared, Forms(program),
-            warpgroups=self.runners,
+            warpgroups=self.runners, approx_math=self.module.approx_math,
         )  # fmt: skip
         emitter.used = frozenset(v for op in walk(program) for v in op.operands)
         parameters.define(emitter)
