@@ -95,7 +95,7 @@ def _layout(op: ops.AllocSmem, body: Block, target: Target) -> BufferLayout:
     if not shape:
         return buffer_layout((1,), op.dtype, (0,))
     order = _order(copies, len(shape))
-    allocated = padded_operand(op.result, shape, body, target)
+    allocated = padded_operand(op.result, shape, order, body, target)
     return buffer_layout(shape, op.dtype, order, allocated=allocated)
 
 

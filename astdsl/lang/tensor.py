@@ -8,7 +8,7 @@ from __future__ import annotations
 from astdsl.errors import ShapeMismatch, TypeMismatch, UnsupportedFeature
 from astdsl.ir import ops
 from astdsl.ir.core import Value
-from astdsl.ir.dtypes import DType, bf16, f16, f32, f64, i8, i32, u8
+from astdsl.ir.dtypes import DType, bf16, f8e4m3, f8e5m2, f16, f32, f64, i8, i32, u8
 from astdsl.lang.elementwise import binary, constant, convert, meet, settle, sources
 from astdsl.lang.masks import masked
 from astdsl.lang.ragged import LOST, ZERO, Edges, HalfSpace
@@ -19,7 +19,10 @@ from astdsl.lang.values import Tile, method
 from astdsl.records import replace
 
 # What products are summed in, by the dtype in which the operands meet.
-SUMMED_IN = {f16: f32, bf16: f32, f32: f32, f64: f64, i8: i32, u8: i32}
+SUMMED_IN = {
+    f16: f32, bf16: f32, f32: f32, f64: f64, f8e4m3: f32, f8e5m2: f32, i8: i32, u8: i32,
+}  # fmt: skip
+PRECISIONS = ("tf32", "tf32x3")
 
 
 @method("__matmul__")
@@ -44,16 +47,21 @@ def dot(
 ) -> Tile:
     """Return the matrix product of (m, k) and (k, n); vectors count as one row, or one column.
 
-    Operands of different dtypes meet as in `a * b` (8-bit integers may differ in sign). The result
-    is f32, of f64 f64, of 8-bit integers i32; products are exact (f32 operands too) and summed in
-    that dtype in an unspecified order. Elements outside along k take no part. `acc`, of the
-    result's shape and dtype, is added to it: `acc + a @ b`.
-    Errors: TypeMismatch, ShapeMismatch; UnsupportedFeature for `precision` and scales.
+    Operands of different dtypes meet as in `a * b` (8-bit integers, and 8-bit floats, may differ).
+    The result is f32, of f64 f64, of 8-bit integers i32; products are exact (f32 operands too) and
+    summed in that dtype in an unspecified order; of 8-bit floats the tensor core keeps fewer bits
+    while it sums along k. Elements outside along k take no part. `acc`, of the result's shape and
+    dtype, is added to it: `acc + a @ b`.
+    `precision` lets f32 operands use the tensor core: "tf32" ignores the low 13 bits of each (as
+    the hardware does: they are cut off, not rounded; relative error below 2^-9 a product);
+    "tf32x3" adds the products with what was cut off, below 2^-19.
+    Errors: TypeMismatch, ShapeMismatch; UnsupportedFeature for scales.
     """
-    _refuse_options({"precision": precision, "a_scale": a_scale, "b_scale": b_scale})
+    _refuse_options({"a_scale": a_scale, "b_scale": b_scale})
     left, right = settle(a, "`@`"), settle(b, "`@`")
     _require_ranks(left, right)
     dtypes = _operand_dtypes(left, right)
+    asked = _precision(precision, dtypes[0], left, right)
     is_row, is_column = left.ndim == 1, right.ndim == 1
     rows = index(left, (None,)) if is_row else left
     columns = index(right, (slice(None), None)) if is_column else right
@@ -65,7 +73,7 @@ def dot(
             note=f"{left} @ {right}",
             help="the last axis of the left operand is the first of the right one; `.T` turns one",
         )
-    product = _product(rows, columns, dtypes)
+    product = _product(rows, columns, dtypes, asked)
     found = index(product, (*([0] if is_row else []), ..., *([0] if is_column else [])))
     return found if acc is None else _accumulated(acc, found)
 
@@ -110,7 +118,27 @@ def _require_ranks(a: Tile, b: Tile) -> None:
             )
 
 
-def _product(a: Tile, b: Tile, dtypes: tuple[DType, DType]) -> Tile:
+def _precision(asked: object, dtype: DType, a: Tile, b: Tile) -> str:
+    if asked is None:
+        return ""
+    if asked not in PRECISIONS:
+        raise fault(
+            TypeMismatch,
+            f'`precision` is "tf32", "tf32x3" or None, got {asked!r}',
+            *sources(a, b),
+            help="None multiplies f32 exactly",
+        )
+    if dtype is not f32:
+        raise fault(
+            TypeMismatch,
+            f'`precision="{asked}"` is for f32 operands, got {a} @ {b}',
+            *sources(a, b),
+            help="leave it out: products of other dtypes are exact",
+        )
+    return str(asked)
+
+
+def _product(a: Tile, b: Tile, dtypes: tuple[DType, DType], precision: str) -> Tile:
     if 0 in (*a.shape, *b.shape):
         return Tile(constant(0, (a.shape[0], b.shape[1]), SUMMED_IN[dtypes[0]]))
     pairs = {
@@ -125,6 +153,7 @@ def _product(a: Tile, b: Tile, dtypes: tuple[DType, DType]) -> Tile:
         a=convert(Tile(left), dtypes[0]),
         b=convert(Tile(right), dtypes[1]),
         dtype=SUMMED_IN[dtypes[0]],
+        precision=precision,
     ).result
     outside = {h: LOST for h in a.edges if h.axis != 1} | {h: LOST for h in b.edges if h.axis != 0}
     return Tile(product, edges=Edges(outside))
@@ -135,7 +164,7 @@ def _with_zeros(x: Tile, spaces: list[HalfSpace]) -> Value:
 
 
 def _operand_dtypes(a: Tile, b: Tile) -> tuple[DType, DType]:
-    if {a.dtype, b.dtype} <= {i8, u8}:
+    if any({a.dtype, b.dtype} <= pair for pair in ({i8, u8}, {f8e4m3, f8e5m2})):
         return a.dtype, b.dtype
     dtype, _ = meet("`@`", a, b)
     if dtype not in SUMMED_IN:

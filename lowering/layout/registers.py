@@ -277,6 +277,26 @@ def tmem_half(shape: tuple[int, int], per_cell: int) -> Layout:
 
 
 @lru_cache(maxsize=256)
+def wgmma_operand(shape: tuple[int, int], threads: int, each: int) -> Layout:
+    """Return the layout of A in registers (PTX ISA, 9.7.15.5.1.1, matrix A).
+
+    `each` elements of a row stand in one register of 32 bits; of 16-bit elements it is the layout
+    of an accumulator, so that a result becomes an operand without a move.
+    """
+    groups = threads // WARPGROUP_THREADS
+    rows, depth = shape
+    blocks = -(-rows // (64 * groups))
+    registers = (
+        Digit(each, 1, 1),
+        Digit(2, 0, 8),
+        Digit(-(-depth // (4 * each)), 1, 4 * each),
+        Digit(blocks, 0, 64),
+    )
+    lanes = (Digit(4, 1, each), Digit(8, 0, 1), Digit(4, 0, 16))
+    return normalised(Layout(shape, registers, (*lanes, Digit(groups, 0, 64 * blocks))))
+
+
+@lru_cache(maxsize=256)
 def tmem_accumulator(shape: tuple[int, int], threads: int) -> Layout:
     """Return the layout of 32x32b loads of an accumulator of 128 lanes: a thread holds rows.
 

@@ -15,9 +15,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from astdsl.ir.dtypes import DType
 from astdsl.lowering.layout.offsets import plain_offsets
 from astdsl.lowering.layout.shared import BufferLayout
+from astdsl.lowering.products import Product
 
 _UNIT_BYTES = 16
 _FIELD = 0x3FFF
@@ -26,7 +26,6 @@ _WGMMA_SWIZZLE_BIT, _WGMMA_SWIZZLE = 62, {128: 1, 64: 2, 32: 3}
 _TCGEN05_SWIZZLE_BIT, _TCGEN05_SWIZZLE = 61, {128: 2, 64: 4, 32: 6}
 _TCGEN05_VERSION = 1 << 46
 _GROUP_ROWS = 8
-_OPERAND_TYPE = {"f16": 0, "bf16": 1}
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,12 +114,11 @@ class Operand:
 
 
 def tcgen05_instruction(
-    dtype: DType, rows: int, columns: int, *, a_is_k_major: bool, b_is_k_major: bool
+    product: Product, rows: int, columns: int, *, a_is_k_major: bool, b_is_k_major: bool
 ) -> int:
-    """Return the instruction descriptor of kind f16 with f32 accumulators (PTX ISA, table 42)."""
-    kind = _OPERAND_TYPE[dtype.name]
-    accumulates_f32 = 1 << 4
+    """Return the instruction descriptor of a product (PTX ISA, table 42)."""
+    kind = product.kind
+    types = kind.accumulators[product.result] << 4
+    types |= kind.operands[product.a] << 7 | kind.operands[product.b] << 10
     transposes = (not a_is_k_major) << 15 | (not b_is_k_major) << 16
-    return (
-        accumulates_f32 | kind << 7 | kind << 10 | transposes | columns >> 3 << 17 | rows >> 4 << 24
-    )
+    return types | transposes | columns >> 3 << 17 | rows >> 4 << 24

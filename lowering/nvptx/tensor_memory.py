@@ -17,11 +17,15 @@ from dataclasses import dataclass
 from astdsl.errors import TileTooLarge
 from astdsl.ir import ops
 from astdsl.ir.core import Block, Value, walk
+from astdsl.ir.dtypes import DType, f16
+from astdsl.ir.types import AccumulatorType
 from astdsl.lowering.layout.inference import elements_per_cell
 from astdsl.lowering.layout.registers import TMEM_LANES, Layout
 from astdsl.lowering.nvptx.asm import barriers, tcgen05
+from astdsl.lowering.nvptx.builder import Builder
 from astdsl.lowering.nvptx.function import Emitter
 from astdsl.lowering.nvptx.values import LV, i32, i64
+from astdsl.lowering.products import TCGEN05_COLUMNS, up
 
 LEAST_COLUMNS = 32
 _LANE_BIT = 16
@@ -47,7 +51,17 @@ def columns_of(op: ops.AllocAccumulator | ops.AllocTmem) -> int:
     rows, columns = op.shape
     if isinstance(op, ops.AllocTmem):
         return columns // elements_per_cell(op)
-    return -(-rows // TMEM_LANES) * columns
+    return -(-rows // TMEM_LANES) * up(columns, TCGEN05_COLUMNS)
+
+
+def _type(accumulator: Value) -> AccumulatorType:
+    assert isinstance(accumulator.type, AccumulatorType), f"{accumulator} accumulates nothing"
+    return accumulator.type
+
+
+def _pitch(accumulator: Value) -> int:
+    """Return the columns from one 128 rows to the next: what its products write."""
+    return up(_type(accumulator).shape[1], TCGEN05_COLUMNS)
 
 
 def reserve(emitter: Emitter, body: Block) -> TensorMemory | None:
@@ -121,20 +135,38 @@ def address(emitter: Emitter, accumulator: Value) -> LV:
     return emitter.builder.add(memory.base, i32(memory.columns[accumulator]))
 
 
+def _own_lanes(emitter: Emitter, accumulator: Value) -> LV:
+    """Return the address of an accumulator's first column in the lanes of the thread's warp."""
+    builder, target = emitter.builder, emitter.target
+    warp = emitter.thread_digit(target.threads_per_warp, target.warps_per_warpgroup)
+    lane = builder.shl(builder.mul(warp, i32(target.threads_per_warp)), i32(_LANE_BIT))
+    return builder.add(address(emitter, accumulator), lane)
+
+
 def _pieces(emitter: Emitter, accumulator: Value, layout: Layout) -> Iterator[tuple[int, int, LV]]:
     """Yield (first register, registers, address) of each access of a thread."""
     builder = emitter.builder
-    lanes = emitter.target.threads_per_warp * emitter.target.warps_per_warpgroup
-    warp = emitter.thread_digit(emitter.target.threads_per_warp, lanes // 32)
-    lane = builder.shl(builder.mul(warp, i32(32)), i32(_LANE_BIT))
-    start = builder.add(address(emitter, accumulator), lane)
+    lanes = emitter.target.threads_per_warpgroup
+    start = _own_lanes(emitter, accumulator)
     if emitter.threads > lanes:
         start = builder.add(start, emitter.coordinate_base(layout, 1))
     width = layout.shape[1] // (emitter.threads // lanes)
     for block in range(layout.register_count // width):
         for first, count in powers(width, tcgen05.COLUMNS_PER_LOAD):
-            move = block * layout.shape[1] + first
+            move = block * _pitch(accumulator) + first
             yield block * width + first, count, builder.add(start, i32(move))
+
+
+def _rests(emitter: Emitter, accumulator: Value) -> Iterator[tuple[int, LV]]:
+    """Yield (registers, address) of what products add to beyond the columns of a tile."""
+    rows, columns = _type(accumulator).shape
+    pitch = _pitch(accumulator)
+    if pitch == columns:
+        return
+    start = _own_lanes(emitter, accumulator)
+    for block in range(-(-rows // TMEM_LANES)):
+        for first, count in powers(pitch - columns, tcgen05.COLUMNS_PER_LOAD):
+            yield count, emitter.builder.add(start, i32(block * pitch + columns + first))
 
 
 def powers(width: int, widths: Sequence[int]) -> Iterator[tuple[int, int]]:
@@ -155,15 +187,31 @@ def read(emitter: Emitter, accumulator: Value, layout: Layout) -> list[LV]:
     done = builder.asm(tcgen05.wait_load(len(words)), *words)
     builder.asm(tcgen05.FENCE_BEFORE)
     emitter.synchronise()
-    return [builder.cast("bitcast", word, "float") for word in done]
+    return [_element(builder, word, _type(accumulator).dtype) for word in done]
+
+
+def _element(builder: Builder, cell: LV, dtype: DType) -> LV:
+    """Return what a cell holds: f16 in its low half (PTX ISA 9.7.16.10.5)."""
+    if dtype is f16:
+        return builder.cast("bitcast", builder.cast("trunc", cell, "i16"), "half")
+    return builder.cast("bitcast", cell, "float") if dtype.is_float else cell
+
+
+def _cell(builder: Builder, element: LV, dtype: DType) -> LV:
+    """Return an element as a cell holds it."""
+    if dtype is f16:
+        return builder.cast("zext", builder.cast("bitcast", element, "i16"), "i32")
+    return builder.cast("bitcast", element, "i32") if dtype.is_float else element
 
 
 def write(emitter: Emitter, accumulator: Value, layout: Layout, registers: Sequence[LV]) -> None:
     """Store a tile into an accumulator."""
     builder = emitter.builder
-    words = [builder.cast("bitcast", register, "i32") for register in registers]
+    words = [_cell(builder, register, _type(accumulator).dtype) for register in registers]
     for first, count, place in _pieces(emitter, accumulator, layout):
         builder.asm(tcgen05.store(count), place, *words[first : first + count])
+    for count, place in _rests(emitter, accumulator):
+        builder.asm(tcgen05.store(count), place, *[i32(0)] * count)
     builder.asm(tcgen05.WAIT_ST)
     builder.asm(tcgen05.FENCE_BEFORE)
     emitter.synchronise()

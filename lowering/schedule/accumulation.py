@@ -15,19 +15,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from astdsl.ir import dtypes, ops
+from astdsl.ir import ops
 from astdsl.ir.core import Value
+from astdsl.lowering.products import ProductKind, product_kind
 from astdsl.lowering.schedule.block import BlockScheduler
-
-OPERAND_DTYPES = (dtypes.f16, dtypes.bf16)
-EXTENT_MULTIPLE = 16
-
-
-def is_for_tensor_core(dot: ops.Dot) -> bool:
-    """Whether the tensor core multiplies such tiles."""
-    a, b = dot.a.tile, dot.b.tile
-    fits = all(extent % EXTENT_MULTIPLE == 0 for extent in (*a.shape, *b.shape))
-    return fits and a.dtype in OPERAND_DTYPES and a.dtype is b.dtype and dot.dtype is dtypes.f32
+from astdsl.lowering.schedule.operands import source_of, stays
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,11 +30,12 @@ class Accumulation:
     dot: ops.Dot
     add: ops.Add
     initial: Value
-    sources: tuple[Value, Value]
+    in_place: frozenset[Value]
 
     def reads_slots(self, loads: Sequence[ops.Load]) -> bool:
-        """Whether both operands (or what they transpose) are staged loads."""
-        return {load.result for load in loads} >= set(self.sources)
+        """Whether it reads nothing but staged loads, where they are."""
+        staged = {load.result for load in loads}
+        return bool(self.in_place) and staged >= self.in_place
 
 
 def accumulations(scheduler: BlockScheduler, op: ops.Pipeline) -> list[Accumulation]:
@@ -64,18 +57,23 @@ def _match(
         return None
     product = add.y if add.x is carried else add.x
     dot = scheduler.forms.makers.get(product)
-    if not isinstance(dot, ops.Dot) or dot not in op.body.ops or not is_for_tensor_core(dot):
+    if not isinstance(dot, ops.Dot) or dot not in op.body.ops:
+        return None
+    kind = product_kind(dot)
+    if kind is None:
         return None
     used_once = all(len(scheduler.users[v]) == 1 for v in (carried, product, leaving))
     if not used_once:
         return None
-    sources = (_source(scheduler, dot.a), _source(scheduler, dot.b))
-    return Accumulation(position, dot, add, op.initial[position], sources)
+    return Accumulation(position, dot, add, op.initial[position], _in_place(scheduler, dot, kind))
 
 
-def _source(scheduler: BlockScheduler, operand: Value) -> Value:
-    maker = scheduler.forms.makers.get(operand)
-    return maker.x if isinstance(maker, ops.Transpose) else operand
+def _in_place(scheduler: BlockScheduler, dot: ops.Dot, kind: ProductKind) -> frozenset[Value]:
+    """Return the loads that a product reads in their slots; none if it reads anything else."""
+    sources = [source_of(scheduler, dot, side) for side in "ab"]
+    if dot.precision == "tf32x3" or not all(stays(scheduler, s, kind) for s in sources):
+        return frozenset()
+    return frozenset(source.value for source in sources)
 
 
 def begin(scheduler: BlockScheduler, product: Accumulation) -> None:

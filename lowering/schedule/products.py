@@ -7,56 +7,81 @@ After, on the tensor core
 After, where the tensor core has no such product
     d = shared_dot a's slot, b's slot
 
-Invariant: an operand in registers is stored to shared memory, fenced for the asynchronous proxy,
-and overwritten only when every product that reads it has been waited for.
+Invariant: an accumulator is read when every product into it has been waited for.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator
 from typing import Any
 
-from astdsl.errors import UnsupportedFeature
 from astdsl.ir import dtypes, ops
-from astdsl.ir.core import Value
-from astdsl.ir.types import scalar
-from astdsl.lowering.schedule.accumulation import allocate, is_for_tensor_core
-from astdsl.lowering.schedule.block import BlockScheduler, Slot, schedules
-
-
-@dataclass(frozen=True, slots=True)
-class _Operand:
-    slot: Slot
-    is_transposed: bool
+from astdsl.ir.types import TileType, scalar
+from astdsl.lowering.products import TF32_BITS, ProductKind, product_kind
+from astdsl.lowering.schedule.accumulation import allocate
+from astdsl.lowering.schedule.block import BlockScheduler, schedules
+from astdsl.lowering.schedule.operands import (
+    Operand,
+    in_shared_memory,
+    source_of,
+    stored,
+    tile_of,
+)
 
 
 @schedules(ops.Dot)
 def _dot(scheduler: BlockScheduler, op: ops.Dot) -> None:
-    if not is_for_tensor_core(op):
+    kind = product_kind(op)
+    if kind is None:
         _by_threads(scheduler, op)
         return
-    a, b = _operand(scheduler, op.a, op), _operand(scheduler, op.b, op)
     adds = op.result in scheduler.accumulators
     accumulator = scheduler.accumulators[op.result] if adds else allocate(scheduler, op)
     maker = scheduler.maker
-    accumulate = maker.number(adds, scalar(dtypes.boolean))
-    fields = _operand_fields(op, a, b)
-    maker.add_op(ops.MatrixMultiply(**fields, accumulator=accumulator, accumulate=accumulate))
+    accumulate = adds
+    for a, b in _pairs(scheduler, op, kind):
+        scale = maker.number(accumulate, scalar(dtypes.boolean))
+        fields = _operand_fields(op, a, b)
+        maker.add_op(ops.MatrixMultiply(**fields, accumulator=accumulator, accumulate=scale))
+        accumulate = True
     if not adds:
         maker.add_op(ops.ProductWait(span=op.span, pending=0))
         read = maker.add_op(ops.AccumulatorRead(span=op.span, accumulator=accumulator))
         scheduler.values[op.result] = read.result
 
 
+def _pairs(
+    scheduler: BlockScheduler, op: ops.Dot, kind: ProductKind
+) -> Iterator[tuple[Operand, Operand]]:
+    """Yield the operands of each product: one, or three that leave only the rests' product out."""
+    a, b = (in_shared_memory(scheduler, op, side, kind) for side in "ab")
+    if op.precision == "tf32x3":
+        a_rest, b_rest = (_rest(scheduler, op, side, kind) for side in "ab")
+        yield a_rest, b
+        yield a, b_rest
+    yield a, b
+
+
+def _rest(scheduler: BlockScheduler, op: ops.Dot, side: str, kind: ProductKind) -> Operand:
+    """Store what the tensor core leaves of an operand: `x` less `x` without its low bits."""
+    source, maker, span = source_of(scheduler, op, side), scheduler.maker, op.span
+    tile = tile_of(scheduler, source)
+    shape, dtype = tile.tile.shape, tile.tile.dtype
+    bits = maker.add_op(ops.Bitcast(span=span, x=tile, dtype=dtypes.u32)).result
+    mask = maker.number(TF32_BITS, TileType(shape, dtypes.u32))
+    kept = maker.binary(ops.BitAnd, bits, mask)
+    read = maker.add_op(ops.Bitcast(span=span, x=kept, dtype=dtype)).result
+    return stored(scheduler, maker.subtract(tile, read), source, op, kind)
+
+
 def _by_threads(scheduler: BlockScheduler, op: ops.Dot) -> None:
-    """Multiply what the tensor core does not: other dtypes, other extents."""
-    _check(op)
-    a, b = _operand(scheduler, op.a, op), _operand(scheduler, op.b, op)
+    """Multiply what the tensor core does not: other dtypes, small extents."""
+    a, b = (in_shared_memory(scheduler, op, side, None) for side in "ab")
     new = ops.SharedDot(**_operand_fields(op, a, b), dtype=op.dtype)
     scheduler.values[op.result] = scheduler.maker.add_op(new).result
 
 
-def _operand_fields(op: ops.Dot, a: _Operand, b: _Operand) -> dict[str, Any]:
+def _operand_fields(op: ops.Dot, a: Operand, b: Operand) -> dict[str, Any]:
     return {
         "span": op.span,
         "a": a.slot.buffer,
@@ -73,47 +98,3 @@ def _add(scheduler: BlockScheduler, op: ops.Add) -> None:
     """Leave out the addition that the accumulator does."""
     if op not in scheduler.absorbed:
         scheduler.copy(op)
-
-
-def _check(op: ops.Dot) -> None:
-    """Refuse products that neither the tensor core nor the threads do in this version."""
-    if op.precision:
-        raise UnsupportedFeature(
-            f'`precision="{op.precision}"` is not in this version',
-            (op.span, "this product"),
-            help="leave it out: f32 operands then multiply exactly",
-        )
-
-
-def _operand(scheduler: BlockScheduler, value: Value, op: ops.Dot) -> _Operand:
-    if value in scheduler.slots:
-        return _Operand(scheduler.slots[value], is_transposed=False)
-    maker = scheduler.forms.makers.get(value)
-    if isinstance(maker, ops.Transpose) and maker.x in scheduler.slots:
-        return _Operand(scheduler.slots[maker.x], is_transposed=True)
-    return _Operand(_stored(scheduler, value, op), is_transposed=False)
-
-
-def _stored(scheduler: BlockScheduler, value: Value, op: ops.Dot) -> Slot:
-    """Store an operand that is in registers where the tensor core can read it."""
-    tile, maker = value.tile, scheduler.maker
-    allocation = ops.AllocSmem(
-        span=op.span, shape=tile.shape, dtype=tile.dtype, label="operand of @"
-    )
-    buffer = scheduler.allocations.add_op(allocation).result
-    zeros = tuple(maker.number(0) for _ in tile.shape)
-    maker.add_op(ops.BlockBarrier(span=op.span))
-    maker.add_op(
-        ops.Store(
-            span=op.span,
-            ref=buffer,
-            starts=zeros,
-            sizes=tile.shape,
-            steps=(1,) * len(tile.shape),
-            kept=(True,) * len(tile.shape),
-            value=scheduler.value(value),
-        )
-    )
-    maker.add_op(ops.ProxyFence(span=op.span))
-    maker.add_op(ops.BlockBarrier(span=op.span))
-    return Slot(buffer, ())

@@ -28,6 +28,7 @@ from astdsl.lowering.schedule.block import BlockScheduler, LoopFrame, Slot, insi
 from astdsl.lowering.schedule.build import Maker, loop, recompute
 from astdsl.lowering.schedule.independence import indices_of
 from astdsl.lowering.schedule.odometer import Odometer
+from astdsl.lowering.schedule.slots import read_slot
 from astdsl.lowering.tensor_maps import why_not
 
 MOST_AUTOMATIC_STAGES = 4
@@ -356,22 +357,6 @@ def _arrived(
     scheduler.maker.add_op(wait)
     if not in_place:
         read_slot(scheduler, op, slot)
-
-
-def read_slot(scheduler: BlockScheduler, op: ops.Load, slot: Slot) -> None:
-    """Write the load of a whole slot in place of the load of the window."""
-    maker, shape = scheduler.maker, op.window_type.shape
-    zeros = tuple(maker.number(0) for _ in shape)
-    new = ops.Load(
-        span=op.span,
-        ref=slot.buffer,
-        starts=(*slot.slot, *zeros),
-        sizes=(*(1 for _ in slot.slot), *shape),
-        steps=(1,) * (len(slot.slot) + len(shape)),
-        kept=(*(False for _ in slot.slot), *(True for _ in shape)),
-    )
-    new.result.hint = op.result.hint
-    scheduler.values[op.result] = maker.add_op(new).result
 
 
 def is_unchanging(scheduler: BlockScheduler, op: ops.Load) -> bool:

@@ -12,7 +12,7 @@ from hypothesis import settings
 
 import astdsl
 from astdsl.errors import BadWindow, KernelError, ShapeMismatch, TypeMismatch, UnsupportedFeature
-from astdsl.ir.dtypes import DType, boolean, f16, f32, i8, i32, u8
+from astdsl.ir.dtypes import DType, boolean, f16, f32, f64, i8, i32, u8
 from astdsl.ir.types import TileType
 from astdsl.lang.values import Tile
 from tests.lang.harness import a_trace, computed
@@ -247,10 +247,16 @@ def test_products_of_integers_that_no_unit_multiplies_are_refused() -> None:
         x @ x
 
 
-@pytest.mark.parametrize("option", ["precision", "a_scale", "b_scale"])
+@pytest.mark.parametrize("option", ["a_scale", "b_scale"])
 def test_options_of_dot_that_are_not_there_are_refused(option: str) -> None:
     with a_trace(TileType((4, 4), f32)) as (_, x), pytest.raises(UnsupportedFeature, match=option):
-        astdsl.dot(x, x, **{option: "tf32"})
+        astdsl.dot(x, x, **{option: x})
+
+
+@pytest.mark.parametrize(("dtype", "precision"), [(f32, "tf16"), (f32, 3), (f64, "tf32")])
+def test_a_precision_is_one_of_two_and_for_f32(dtype: DType, precision: object) -> None:
+    with a_trace(TileType((4, 4), dtype)) as (_, x), pytest.raises(TypeMismatch, match="precision"):
+        astdsl.dot(x, x, precision=precision)
 
 
 def test_windows_of_a_tile_are_slices() -> None:

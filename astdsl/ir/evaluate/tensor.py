@@ -1,7 +1,8 @@
 """What matrix products mean.
 
 Invariant: products of floats are exact and summed in the result's dtype, in BLAS's order; products
-started asynchronously take effect at once, and hold their sources and accumulator until waited for.
+of f32 on the tensor core ignore the low 13 bits of their operands. Products started asynchronously
+take effect at once, and hold their sources and accumulator until waited for.
 """
 
 from __future__ import annotations
@@ -11,9 +12,8 @@ import numpy as np
 from astdsl.errors import ProtocolError, UnwrittenRead
 from astdsl.ir import ops
 from astdsl.ir.core import Op, Value
-from astdsl.ir.dtypes import DType, f32
+from astdsl.ir.dtypes import DType, f32, tf32
 from astdsl.ir.evaluate.memory import read, require_visible, slot_place
-from astdsl.ir.evaluate.rounding import round_to_tf32
 from astdsl.ir.evaluate.state import Accumulator, Frame, Memory, Place, Reading
 from astdsl.ir.evaluate.table import Array, evaluates
 from astdsl.ir.types import AccumulatorType, TileType
@@ -30,12 +30,29 @@ def matrix_product(a: Array, b: Array, source: DType, target: DType, precision: 
 
 
 def _float_product(a: Array, b: Array, source: DType, target: DType, precision: str) -> Array:
-    if source is f32 and precision == "tf32":
-        a, b = round_to_tf32(a), round_to_tf32(b)
+    if precision == "tf32x3":
+        (a, a_rest), (b, b_rest) = _cut(a), _cut(b)
+        rests = _float_product(_cut(a_rest)[0], b, source, target, "tf32")
+        rests = rests + _float_product(a, _cut(b_rest)[0], source, target, "tf32")
+        return np.asarray(rests + _float_product(a, b, source, target, "tf32"))
+    if precision == "tf32":
+        a, b = _cut(a)[0], _cut(b)[0]
     # Products of narrower floats are exact in float32; those of float32 need float64.
     is_exact = source.bits < f32.bits or precision == "tf32"
-    kind = np.float32 if is_exact and target is f32 else np.float64
+    kind = np.float32 if is_exact and target.bits <= f32.bits else np.float64
     return np.asarray((a.astype(kind) @ b.astype(kind)).astype(target.numpy))
+
+
+def _cut(x: Array) -> tuple[Array, Array]:
+    """Return float32 without its low 13 bits, which is what a tf32 product reads, and the rest."""
+    kept = (x.view(np.uint32) & np.uint32(0xFFFFE000)).view(np.float32)
+    return kept, x - kept
+
+
+def tensor_core_product(a: Array, b: Array, source: DType, target: DType) -> Array:
+    """Return what the tensor core makes of `a @ b`: of f32 it reads the bits of tf32."""
+    precision = "tf32" if source in (f32, tf32) else ""
+    return matrix_product(a, b, source, target, precision)
 
 
 @evaluates(ops.Dot)
@@ -116,7 +133,7 @@ def _matrix_multiply(op: ops.MatrixMultiply, frame: Frame) -> None:
         tiles.append(operand(op, memory, place, frame, is_transposed=is_transposed))
         sources.append((memory, place))
     place = _part(op.accumulator_window, accumulator.data)
-    product = matrix_product(tiles[0], tiles[1], element_type(op.a), _dtype_of(op))
+    product = tensor_core_product(tiles[0], tiles[1], element_type(op.a), _dtype_of(op))
     if frame[op.accumulate]:
         _require_written(op, accumulator)
         product = accumulator.data[place] + product

@@ -16,7 +16,7 @@ from astdsl.ir.core import Op, Value
 from astdsl.ir.evaluate.memory import barrier_of, read, window, write
 from astdsl.ir.evaluate.state import VISIBLE, Frame, Memory, Place, Reading, stored_mark
 from astdsl.ir.evaluate.table import Array, evaluates
-from astdsl.ir.evaluate.tensor import matrix_product, operand, operand_place
+from astdsl.ir.evaluate.tensor import operand, operand_place, tensor_core_product
 from astdsl.ir.types import TMEM
 
 
@@ -206,7 +206,7 @@ def _multiply(op: ops.TensorMultiply, frame: Frame) -> None:
     adds = bool(frame[op.accumulate])
     accumulator, place, (a, b) = start_product(op, frame, adds)
     target = op.accumulator.ref.dtype
-    product = matrix_product(a, b, op.a.ref.dtype, target)
+    product = tensor_core_product(a, b, op.a.ref.dtype, target)
     accumulator.data[place] = accumulator.data[place] + product if adds else product
 
 

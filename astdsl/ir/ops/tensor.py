@@ -19,7 +19,8 @@ Window2D: TypeAlias = tuple[tuple[int, int], ...]
 class Dot(Op):
     """`a @ b` (m, k) x (k, n), products exact and summed in `dtype`; the order is unspecified.
 
-    `precision` is "" (f32 operands multiply exactly), "tf32" or "tf32x3".
+    `precision` is "" (f32 operands multiply exactly), "tf32" (their low 13 bits are ignored), or
+    "tf32x3": the sum of three such products, of the operands and of what is left of each.
     """
 
     a: Value
@@ -107,6 +108,8 @@ class AccumulatorRead(Op):
 
 class MatrixMultiply(Op):
     """Start `accumulator += a @ b` (`=` where `accumulate` is false), asynchronously.
+
+    The dtypes of the operands say which product it is; of f32 it ignores the low 13 bits.
 
     `a` (m, k) and `b` (k, n) are slots of shared memory: `a_slot`, `b_slot` are the leading
     starts; `a_transposed` says that the slot holds a as (k, m), `b_transposed` b as (n, k). `a` may

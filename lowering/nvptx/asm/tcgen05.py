@@ -52,26 +52,28 @@ RELINQUISH = _row(
     "relinquish_alloc_permit", "tcgen05.relinquish_alloc_permit.cta_group::1.sync.aligned;"
 )
 
-MMA_F16 = _row(
-    "mma.f16",
-    "tcgen05.mma.cta_group::1.kind::f16 [$d], $a, $b, $instruction, $accumulate;",
-    d="i32",
-    a="i64",
-    b="i64",
-    instruction="i32",
-    accumulate="i1",
-)
-"""One thread: D = (accumulate ? D : 0) + A B, both operands by descriptor, D in tensor memory."""
+KINDS = ("f16", "tf32", "f8f6f4", "i8")
 
-MMA_F16_A_TMEM = _row(
-    "mma.f16.a_tmem",
-    "tcgen05.mma.cta_group::1.kind::f16 [$d], [$a], $b, $instruction, $accumulate;",
-    d="i32",
-    a="i32",
-    b="i64",
-    instruction="i32",
-    accumulate="i1",
-)
+
+@cache
+def mma(kind: str, *, a_in_tensor_memory: bool = False) -> AsmRow:
+    """Make the row D = (accumulate ? D : 0) + A B, executed by one thread, D in tensor memory.
+
+    B is given by a descriptor; so is A, unless it is in tensor memory.
+    """
+    if kind not in KINDS:
+        raise AssertionError(f"tcgen05.mma has the kinds {KINDS}, not {kind}")
+    a = "[$a]" if a_in_tensor_memory else "$a"
+    return _row(
+        f"mma.{kind}" + (".a_tmem" if a_in_tensor_memory else ""),
+        f"tcgen05.mma.cta_group::1.kind::{kind} [$d], {a}, $b, $instruction, $accumulate;",
+        d="i32",
+        a="i32" if a_in_tensor_memory else "i64",
+        b="i64",
+        instruction="i32",
+        accumulate="i1",
+    )
+
 
 COMMIT = _row(
     "commit",

@@ -7,48 +7,92 @@ of tensor memory (tcgen05); in both, one product is one group that a wait counts
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
 
 from astdsl.errors import UnsupportedFeature
 from astdsl.ir import ops
 from astdsl.ir.core import Op, Value
+from astdsl.ir.dtypes import DType, f16
 from astdsl.ir.types import AccumulatorType, TileType
-from astdsl.lowering.layout.registers import Layout, tmem_accumulator, wgmma_accumulator
+from astdsl.lowering.layout.registers import (
+    Layout,
+    tmem_accumulator,
+    wgmma_accumulator,
+    wgmma_operand,
+)
 from astdsl.lowering.layout.shared import SWIZZLES_BYTES
 from astdsl.lowering.nvptx import tensor_memory
 from astdsl.lowering.nvptx.access import slot_pointer
 from astdsl.lowering.nvptx.asm import tcgen05, wgmma
+from astdsl.lowering.nvptx.builder import Builder
 from astdsl.lowering.nvptx.descriptors import Operand, tcgen05_instruction
 from astdsl.lowering.nvptx.function import Emitter, lowers, lowers_tile
 from astdsl.lowering.nvptx.values import LV, constant, i1, i32, i64
-from astdsl.lowering.products import TCGEN05_ROWS, WGMMA_ROWS
+from astdsl.lowering.products import (
+    TCGEN05_COLUMNS,
+    TCGEN05_ROWS,
+    WGMMA_COLUMNS,
+    WGMMA_ROWS,
+    Product,
+    up,
+)
 from astdsl.lowering.target import WGMMA
 
-K_PER_PRODUCT = 16
 MOST_COLUMNS = 256
+_WORD_BYTES = 4
+# How PTX spells the element types of a product.
+PTX_TYPES = {
+    "f16": "f16", "bf16": "bf16", "f32": "tf32", "tf32": "tf32", "f8e4m3": "e4m3",
+    "f8e5m2": "e5m2", "i8": "s8", "u8": "u8",
+}  # fmt: skip
+PTX_RESULTS = {"f32": "f32", "f16": "f16", "i32": "s32"}
+
+
+def _type(accumulator: Value) -> AccumulatorType:
+    assert isinstance(accumulator.type, AccumulatorType), f"{accumulator} accumulates nothing"
+    return accumulator.type
 
 
 def _shape(accumulator: Value) -> tuple[int, int]:
-    assert isinstance(accumulator.type, AccumulatorType), f"{accumulator} accumulates nothing"
-    rows, columns = accumulator.type.shape
+    rows, columns = _type(accumulator).shape
     return rows, columns
+
+
+@dataclass(frozen=True, slots=True)
+class _Registers:
+    """The variables of an accumulator of wgmma, all of one LLVM type."""
+
+    type: str
+    places: list[LV]
+
+    def held(self, builder: Builder) -> list[LV]:
+        """Read them."""
+        return [builder.load(self.type, place, 4) for place in self.places]
+
+    def keep(self, builder: Builder, values: Sequence[LV]) -> None:
+        """Write them."""
+        for place, value in zip(self.places, values, strict=True):
+            builder.store(value, place, 4)
 
 
 @lowers(ops.AllocAccumulator)
 def _alloc(emitter: Emitter, op: ops.AllocAccumulator) -> None:
     if emitter.target.has(WGMMA):
         layout = wgmma_accumulator(_shape(op.result), emitter.threads)
-        zero = constant("float", 0.0)
-        count = layout.register_count
-        emitter.extra[op.result] = [emitter.builder.variable(zero) for _ in range(count)]
+        zero = constant(wgmma.REGISTERS[PTX_RESULTS[op.dtype.name]], 0)
+        count = layout.register_count // (2 if op.dtype is f16 else 1)
+        places = [emitter.builder.variable(zero) for _ in range(count)]
+        emitter.extra[op.result] = _Registers(zero.type, places)
 
 
 @lowers(ops.AccumulatorWrite)
 def _write(emitter: Emitter, op: ops.AccumulatorWrite) -> None:
-    shape = _shape(op.accumulator)
+    shape, dtype = _shape(op.accumulator), _type(op.accumulator).dtype
     if emitter.target.has(WGMMA):
         registers = emitter.get(op.value, wgmma_accumulator(shape, emitter.threads))
-        _keep(emitter, emitter.extra[op.accumulator], registers)
+        emitter.extra[op.accumulator].keep(emitter.builder, _paired(emitter, dtype, registers))
         return
     layout = tmem_accumulator(shape, emitter.threads)
     tensor_memory.write(emitter, op.accumulator, layout, emitter.get(op.value, layout))
@@ -56,18 +100,22 @@ def _write(emitter: Emitter, op: ops.AccumulatorWrite) -> None:
 
 @lowers_tile(ops.AccumulatorRead)
 def _read(emitter: Emitter, op: ops.AccumulatorRead, layout: Layout) -> Sequence[LV]:
-    if emitter.target.has(WGMMA):
-        return _held(emitter, emitter.extra[op.accumulator])
-    return tensor_memory.read(emitter, op.accumulator, layout)
+    if not emitter.target.has(WGMMA):
+        return tensor_memory.read(emitter, op.accumulator, layout)
+    held: list[LV] = emitter.extra[op.accumulator].held(emitter.builder)
+    if _type(op.accumulator).dtype is not f16:
+        return held
+    pairs = [emitter.builder.cast("bitcast", word, "<2 x half>") for word in held]
+    return [half for pair in pairs for half in emitter.builder.unpack(pair)]
 
 
-def _held(emitter: Emitter, variables: Sequence[LV]) -> list[LV]:
-    return [emitter.builder.load("float", place, 4) for place in variables]
-
-
-def _keep(emitter: Emitter, variables: Sequence[LV], registers: Sequence[LV]) -> None:
-    for place, register in zip(variables, registers, strict=True):
-        emitter.builder.store(register, place, 4)
+def _paired(emitter: Emitter, dtype: DType, registers: Sequence[LV]) -> Sequence[LV]:
+    """Return elements as an accumulator's registers: f16 in pairs, neighbours of one row."""
+    if dtype is not f16:
+        return registers
+    builder = emitter.builder
+    pairs = zip(registers[::2], registers[1::2], strict=True)
+    return [builder.cast("bitcast", builder.pack(pair), "i32") for pair in pairs]
 
 
 @lowers(ops.ProductWait)
@@ -75,18 +123,18 @@ def _wait(emitter: Emitter, op: ops.ProductWait) -> None:
     if not emitter.target.has(WGMMA):
         tensor_memory.wait_for_products(emitter, op.pending)
         return
-    variables = [place for value in op.accumulators for place in emitter.extra[value]]
-    if not op.pending:
-        variables = _all_accumulators(emitter)
-    row = wgmma.wait(op.pending, len(variables))
-    _keep(emitter, variables, emitter.builder.asm(row, *_held(emitter, variables)))
+    # A wait for all products makes every accumulator valid.
+    accumulators = [emitter.extra[value] for value in op.accumulators]
+    accumulators = accumulators if op.pending else _accumulators(emitter)
+    held = [value for each in accumulators for value in each.held(emitter.builder)]
+    row = wgmma.wait(op.pending, tuple(value.type for value in held))
+    valid = iter(emitter.builder.asm(row, *held))
+    for each in accumulators:
+        each.keep(emitter.builder, list(itertools.islice(valid, len(each.places))))
 
 
-def _all_accumulators(emitter: Emitter) -> list[LV]:
-    """Return the registers of every accumulator: what a wait for all products makes valid."""
-    return [
-        place for places in emitter.extra.values() if isinstance(places, list) for place in places
-    ]
+def _accumulators(emitter: Emitter) -> list[_Registers]:
+    return [each for each in emitter.extra.values() if isinstance(each, _Registers)]
 
 
 @lowers(ops.MatrixMultiply)
@@ -130,7 +178,7 @@ class Side:
 
 
 class _Operands:
-    """The two operands of a product, and where their slots begin."""
+    """The two operands of a product, where their slots begin, and what kind of product it is."""
 
     def __init__(self, emitter: Emitter, op: ops.MatrixMultiply) -> None:
         self.a = None
@@ -142,14 +190,45 @@ class _Operands:
         k_axis = 1 if op.b_transposed else 0
         self.b = Side(emitter, op.b, op.b_slot, op.b_window, k_axis)
         self.b.require_fit(op, "b")
-        self.dtype = op.b.ref.dtype
+        a_dtype = (op.a.tile if self.a is None else op.a.ref).dtype
+        self.product = Product(a_dtype, op.b.ref.dtype, _type(op.accumulator).dtype)
+        self.kind = self.product.kind
+        assert self.b.depth % self.kind.depth == 0, f"K = {self.b.depth}: no whole instruction"
 
-    def instructions(self, blocks: int, columns: int) -> Iterator[tuple[int, int, int, int]]:
-        """Yield (block of rows, first column, columns, first k) of each instruction."""
-        depths = range(0, self.b.depth, K_PER_PRODUCT)
-        parts = self.b.operand.parts(columns, MOST_COLUMNS)
+    @property
+    def types(self) -> wgmma.Types:
+        """The element types as PTX spells them."""
+        a, b = (PTX_TYPES[dtype.name] for dtype in (self.product.a, self.product.b))
+        return wgmma.Types(PTX_RESULTS[self.product.result.name], a, b)
+
+    def instructions(
+        self, blocks: int, columns: int, has: Callable[[int], bool]
+    ) -> Iterator[tuple[int, int, int, int]]:
+        """Yield (block of rows, first column, columns, first k) of each instruction.
+
+        `has` says which numbers of columns there are instructions of.
+        """
+        depths = range(0, self.b.depth, self.kind.depth)
+        runs = self.b.operand.parts(columns, MOST_COLUMNS)
+        parts = [
+            (start + first, width)
+            for start, run in runs
+            for first, width in _column_parts(run, has)
+        ]
         for block, part, k in itertools.product(range(blocks), parts, depths):
             yield block, *part, k
+
+
+def _column_parts(columns: int, has: Callable[[int], bool]) -> list[tuple[int, int]]:
+    """Return (first column, columns) of each instruction along N, the widest that there is."""
+    parts, first = [], 0
+    while first < columns:
+        width = min(MOST_COLUMNS, columns - first)
+        while not has(width):
+            width -= WGMMA_COLUMNS
+        parts.append((first, width))
+        first += width
+    return parts
 
 
 def _slot_address(emitter: Emitter, buffer: Value, slot: Sequence[Value]) -> LV:
@@ -162,28 +241,31 @@ def _slot_address(emitter: Emitter, buffer: Value, slot: Sequence[Value]) -> LV:
 
 def _multiply_wgmma(emitter: Emitter, op: ops.MatrixMultiply) -> None:
     builder, operands = emitter.builder, _Operands(emitter, op)
-    all_columns = _shape(op.accumulator)[1]
+    types = operands.types
+    all_columns = up(_shape(op.accumulator)[1], WGMMA_COLUMNS)
     (first_row, rows), (first_column, columns) = _window(op)
     groups = emitter.threads // emitter.target.threads_per_warpgroup
     blocks = -(-rows // (WGMMA_ROWS * groups))
     values = _Values(emitter, operands, op, blocks)
     values["accumulate"], values["always"] = emitter.scalar(op.accumulate), i1(True)
     steps = []
-    for block, first, width, k in operands.instructions(blocks, columns):
+    covered = up(columns, WGMMA_COLUMNS)
+    has: Callable[[int], bool] = partial(wgmma.has_columns, types)
+    for block, first, width, k in operands.instructions(blocks, covered, has):
         place = (first_row // WGMMA_ROWS + block) * all_columns + first_column + first
         a, b = values.a(block, k), values.b(first, k)
-        steps.append(wgmma.Step(place // 2, width, a, b, k > 0))
+        steps.append(wgmma.Step(wgmma.registers(place, types.d), width, a, b, k > 0))
     row = wgmma.product(
         tuple(steps),
-        operands.dtype.name,
+        types,
         a_in_registers=operands.a is None,
         transpose_a=operands.a is not None and not operands.a.operand.is_k_major,
         transpose_b=not operands.b.operand.is_k_major,
     )
-    held = emitter.extra[op.accumulator]
-    variables = [held[int(name[1:])] for name in row.outputs]
+    whole: _Registers = emitter.extra[op.accumulator]
+    part = _Registers(whole.type, [whole.places[int(name[1:])] for name in row.outputs])
     given = (values[name] for name in row.inputs)
-    _keep(emitter, variables, builder.asm(row, *_held(emitter, variables), *given))
+    part.keep(builder, builder.asm(row, *part.held(builder), *given))
 
 
 def _window(op: ops.MatrixMultiply) -> tuple[tuple[int, int], tuple[int, int]]:
@@ -217,18 +299,22 @@ class _Values(dict[str, LV]):
             self._a = builder.add(self._a, builder.cast("zext", move, "i64"))
 
     def _fragment(self, emitter: Emitter, a: Value, blocks: int) -> None:
-        """Pack the registers of A by twos: of 16-bit elements they are held as the results are."""
+        """Pack the registers of A into words."""
         rows, depth = a.tile.shape
-        registers = emitter.get(a, wgmma_accumulator((rows, depth), emitter.threads))
-        self._registers_per_block = len(registers) // 2 // blocks
-        for number in range(len(registers) // 2):
-            pair = self._builder.pack(registers[2 * number : 2 * number + 2])
-            self[f"a{number}"] = self._builder.cast("bitcast", pair, "i32")
+        each = _WORD_BYTES // a.tile.dtype.bytes
+        registers = emitter.get(a, wgmma_operand((rows, depth), emitter.threads, each))
+        self._registers_per_block = len(registers) // each // blocks
+        for number in range(len(registers) // each):
+            word = self._builder.pack(registers[each * number : each * (number + 1)])
+            self[f"a{number}"] = self._builder.cast("bitcast", word, "i32")
 
     def a(self, block: int, k: int) -> int:
         """Return the number of the operand of A for an instruction."""
         if self._operands.a is None:
-            return block * self._registers_per_block + k // K_PER_PRODUCT * wgmma.A_REGISTERS
+            return (
+                block * self._registers_per_block
+                + k // self._operands.kind.depth * wgmma.A_REGISTERS
+            )
         return self._moved("a", self._a, self._operands.a.operand.units(block * WGMMA_ROWS, k))
 
     def b(self, column: int, k: int) -> int:
@@ -241,20 +327,26 @@ class _Values(dict[str, LV]):
         return units
 
 
+def _is_whole(columns: int) -> bool:
+    return columns % TCGEN05_COLUMNS == 0
+
+
 def _multiply_tcgen05(emitter: Emitter, op: ops.MatrixMultiply) -> None:
     builder, operands = emitter.builder, _Operands(emitter, op)
     rows, columns = _shape(op.accumulator)
+    columns = up(columns, TCGEN05_COLUMNS)
     accumulate = emitter.scalar(op.accumulate)
     address = tensor_memory.address(emitter, op.accumulator)
     assert operands.a is not None, "the schedule multiplies slots"
     a_side, b_side = operands.a.operand, operands.b.operand
     a = builder.add(operands.a.address, i64(a_side.tcgen05()))
     b = builder.add(operands.b.address, i64(b_side.tcgen05()))
+    row, blocks = tcgen05.mma(operands.kind.name), -(-rows // TCGEN05_ROWS)
     with emitter.guarded(emitter.is_first_thread(), "issue"):
         builder.asm(tcgen05.FENCE_AFTER)
-        for block, first, width, k in operands.instructions(-(-rows // TCGEN05_ROWS), columns):
+        for block, first, width, k in operands.instructions(blocks, columns, _is_whole):
             instruction = tcgen05_instruction(
-                operands.dtype,
+                operands.product,
                 TCGEN05_ROWS,
                 width,
                 a_is_k_major=a_side.is_k_major,
@@ -264,6 +356,6 @@ def _multiply_tcgen05(emitter: Emitter, op: ops.MatrixMultiply) -> None:
             a_here = builder.add(a, i64(a_side.units(block * TCGEN05_ROWS, k)))
             b_here = builder.add(b, i64(b_side.units(first, k)))
             scale = i1(True) if k else accumulate
-            builder.asm(tcgen05.MMA_F16, place, a_here, b_here, i32(instruction), scale)
+            builder.asm(row, place, a_here, b_here, i32(instruction), scale)
         tensor_memory.commit(emitter)
     tensor_memory.count_product(emitter)

@@ -30,8 +30,9 @@ from astdsl.lowering.nvptx.function import (
     lowers_tile,
 )
 from astdsl.lowering.nvptx.rules.memory import barrier_address
-from astdsl.lowering.nvptx.rules.tensor import K_PER_PRODUCT, MOST_COLUMNS, Side
+from astdsl.lowering.nvptx.rules.tensor import MOST_COLUMNS, Side
 from astdsl.lowering.nvptx.values import LV, i1, i32, i64, vector
+from astdsl.lowering.products import Product
 
 _LANE_BIT = 16
 _WARP_LANES = 32
@@ -191,18 +192,19 @@ def _multiply(emitter: Emitter, op: ops.TensorMultiply) -> None:
     accumulate = emitter.scalar(op.accumulate)
     place = _column(emitter, op.accumulator, op.column)
     b = builder.add(right.address, i64(right.operand.tcgen05()))
-    row = tcgen05.MMA_F16_A_TMEM if left.in_tensor_memory else tcgen05.MMA_F16
+    product = Product(op.a.ref.dtype, op.b.ref.dtype, op.accumulator.ref.dtype)
+    row = tcgen05.mma(product.kind.name, a_in_tensor_memory=left.in_tensor_memory)
     with emitter.guarded(emitter.is_first_thread(), "issue"):
         builder.asm(tcgen05.FENCE_AFTER)
         for first, width in right.operand.parts(op.columns, MOST_COLUMNS):
             instruction = tcgen05_instruction(
-                op.b.ref.dtype,
+                product,
                 rows,
                 width,
                 a_is_k_major=left.is_k_major,
                 b_is_k_major=right.operand.is_k_major,
             )
-            for k in range(0, right.depth, K_PER_PRODUCT):
+            for k in range(0, right.depth, product.kind.depth):
                 b_here = builder.add(b, i64(right.operand.units(first, k)))
                 scale = i1(True) if k else accumulate
                 here = builder.add(place, i32(first))

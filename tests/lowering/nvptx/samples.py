@@ -63,10 +63,21 @@ def made_rows() -> Iterator[AsmRow]:
             yield warp.store_matrix(matrices, transpose=transpose)
     for columns in tcgen05.HALF_COLUMNS_PER_LOAD:
         yield from (tcgen05.load_half(columns), tcgen05.store_half(columns))
-    yield from (wgmma.wait(1), wgmma.wait(0), wgmma.wait(0, 64), wgmma.wait(0, 128))
+    yield from (wgmma.wait(pending, ("float",) * count) for pending, count in WAITS)
     for type in ("half", "bfloat", "float", "double", "i16", "i32", "i64"):
         yield from (memory.guarded_load(type), memory.guarded_store(type))
     yield from _products()
+
+
+F16, BF16 = wgmma.Types("f32", "f16", "f16"), wgmma.Types("f32", "bf16", "bf16")
+OTHER_TYPES = (
+    wgmma.Types("f16", "f16", "f16"),
+    wgmma.Types("f32", "tf32", "tf32"),
+    wgmma.Types("f32", "e4m3", "e5m2"),
+    wgmma.Types("f16", "e5m2", "e5m2"),
+    wgmma.Types("s32", "s8", "u8"),
+)
+WAITS = ((1, 0), (0, 0), (0, 64), (0, 128))
 
 
 def unused_makers() -> set[str]:
@@ -80,17 +91,21 @@ def unused_makers() -> set[str]:
 
 
 def _products() -> Iterator[AsmRow]:
-    yield from (wgmma.mma(n, "f16") for n in range(8, 257, 8))
+    yield from (wgmma.mma(n, F16) for n in range(8, 257, 8))
+    yield from map(tcgen05.mma, tcgen05.KINDS)
+    yield tcgen05.mma("f16", a_in_tensor_memory=True)
+    for types in OTHER_TYPES:
+        for n in filter(lambda n: wgmma.has_columns(types, n), range(8, 257, 8)):
+            yield wgmma.mma(n, types)
+        yield wgmma.mma(64, types, a_in_registers=True)
     for transpose_a in (False, True):
         for transpose_b in (False, True):
-            yield wgmma.mma(64, "bf16", transpose_a=transpose_a, transpose_b=transpose_b)
-    yield from (
-        wgmma.mma(64, "f16", a_in_registers=True, transpose_b=flag) for flag in (False, True)
-    )
+            yield wgmma.mma(64, BF16, transpose_a=transpose_a, transpose_b=transpose_b)
+    yield from (wgmma.mma(64, F16, a_in_registers=True, transpose_b=flag) for flag in (False, True))
     halves = ((0, 0), (0, 2), (1, 0), (1, 2))
     steps = [wgmma.Step(32 * half, 64, 4 * half + k, k, k > 0) for half, k in halves]
-    yield wgmma.product(tuple(steps), "f16")
-    yield wgmma.product(tuple(steps), "f16", a_in_registers=True)
+    yield wgmma.product(tuple(steps), F16)
+    yield wgmma.product(tuple(steps), F16, a_in_registers=True)
 
 
 def rows_for(target: Target) -> list[AsmRow]:

@@ -12,7 +12,7 @@ from astdsl.lowering.nvptx.llvm import LaunchBounds
 from astdsl.lowering.nvptx.values import constant, i1, i32, i64
 from astdsl.lowering.target import SM_90A, SM_100A, TARGETS, Target
 from tests.lowering.nvptx.kernels import begin, element, loop, ptx_of
-from tests.lowering.nvptx.samples import made_rows, rows_for, unused_makers
+from tests.lowering.nvptx.samples import F16, made_rows, rows_for, unused_makers
 
 
 def lower_in_child(what: str, target: Target) -> str:
@@ -105,9 +105,13 @@ def test_a_row_cannot_tie_more_inputs_than_it_has_outputs() -> None:
     [
         lambda: copies.tma_load(6),
         lambda: copies.cp_async(12),
-        lambda: wgmma.mma(12, "f16"),
-        lambda: wgmma.mma(64, "f32"),
-        lambda: wgmma.mma(64, "f16", a_in_registers=True, transpose_a=True),
+        lambda: wgmma.mma(12, F16),
+        lambda: wgmma.mma(40, wgmma.Types("s32", "s8", "s8")),
+        lambda: wgmma.mma(64, wgmma.Types("f32", "f32", "f32")),
+        lambda: wgmma.mma(64, wgmma.Types("f16", "bf16", "bf16")),
+        lambda: wgmma.mma(64, wgmma.Types("f32", "tf32", "tf32"), transpose_b=True),
+        lambda: wgmma.mma(64, F16, a_in_registers=True, transpose_a=True),
+        lambda: tcgen05.mma("f64"),
         lambda: tcgen05.load(3),
         lambda: warp.shuffle("left"),
         lambda: warp.redux("mul.s32"),
@@ -133,7 +137,7 @@ def test_accumulators_stay_in_their_registers_with_one_product_in_flight() -> No
     builder.position(header)
     phis = [builder.phi("float", "acc") for _ in zeros]
     step = builder.phi("i32", "step")
-    product = wgmma.mma(columns, "f16")
+    product = wgmma.mma(columns, F16)
     builder.asm(wgmma.FENCE)
     results = builder.asm(product, *(phi.value for phi in phis), i64(1), i64(2), i1(True))
     builder.asm(wgmma.COMMIT)
@@ -149,7 +153,7 @@ def test_accumulators_stay_in_their_registers_with_one_product_in_flight() -> No
     step.add(i32(0), before)
     step.add(following, back)
     builder.position(after)
-    done = builder.asm(wgmma.wait(0, columns // 2), *results)
+    done = builder.asm(wgmma.wait(0, ("float",) * (columns // 2)), *results)
     for place, result in enumerate(done):
         builder.store(result, builder.gep("float", element(builder, "y"), i64(128 * place)), 4)
     builder.ret()
@@ -161,9 +165,7 @@ def test_accumulators_stay_in_their_registers_with_one_product_in_flight() -> No
 def test_a_wait_that_ties_nothing_is_noticed_by_the_assembler() -> None:
     module, builder = begin()
     builder.asm(wgmma.FENCE)
-    results = builder.asm(
-        wgmma.mma(8, "f16"), *[constant("float", 0)] * 4, i64(1), i64(2), i1(False)
-    )
+    results = builder.asm(wgmma.mma(8, F16), *[constant("float", 0)] * 4, i64(1), i64(2), i1(False))
     builder.asm(wgmma.COMMIT)
     builder.store(builder.binary("fadd", results[0], results[1]), element(builder, "y"), 4)
     builder.ret()
@@ -183,7 +185,7 @@ def test_a_product_in_tensor_memory_assembles_without_messages() -> None:
     columns = builder.load("i32", builder.shared(8), 4)
     (leader,) = builder.asm(barriers.ELECT, i32(-1))
     with builder.guarded(builder.and_(first_warp, leader), "multiply"):
-        builder.asm(tcgen05.MMA_F16, columns, i64(1), i64(2), i32(3), i1(False))
+        builder.asm(tcgen05.mma("f16"), columns, i64(1), i64(2), i32(3), i1(False))
         builder.asm(tcgen05.COMMIT, bar)
     builder.asm(barriers.MBARRIER_WAIT, bar, i32(0))
     builder.asm(tcgen05.FENCE_AFTER)
