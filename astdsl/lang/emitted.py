@@ -13,7 +13,7 @@ from typing import Any
 from astdsl.errors import BadPipeline, TypeMismatch, UnsupportedFeature
 from astdsl.ir.ops import SEQUENTIAL
 from astdsl.lang.blocks import trace_for, trace_pipeline
-from astdsl.lang.control import KernelRange, kernel_range, stages_of
+from astdsl.lang.control import stages_of
 from astdsl.lang.indices import as_index
 from astdsl.lang.memory import GMEM, SMEM
 from astdsl.lang.names import BlockFunction, BlockNames
@@ -221,12 +221,7 @@ class NDLoop:
         return NDLoopInfo((rest, *reversed(index)), number, self._steps)
 
     def _trace(self, body: BlockFunction) -> None:
-        steps = kernel_range(self._steps)
-        bounds = (steps.start, steps.stop, steps.step)
-        if isinstance(steps, KernelRange):
-            trace_for(*bounds, body)
-        else:
-            trace_for(*map(Literal, bounds), body)
+        trace_for(*_range("the number of steps of `nd_loop`", self._steps), body)
 
     def __kernel_for__(self, body: BlockFunction) -> None:
         if self._carry is not None:

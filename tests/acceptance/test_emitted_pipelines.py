@@ -167,7 +167,7 @@ def revisited(o: Out[f32, "2 64"], *, stages=2):
         _, j = indices
 
         @when(j == 0)
-        def _():
+        def first():
             o_block[...] = zeros((1, 64), f32)
 
         o_block[...] = o_block[...] + 1

@@ -284,12 +284,12 @@ def guarded(x: In[f32, "N"], yes: i32, o: Out[f32, "N"]):
         value = x[tile(i, 64)]
 
         @when(yes > 0)
-        def _():
+        def sometimes():
             nonlocal value
             value = value + 1
 
         @when(True)
-        def _():
+        def always():
             o[tile(i, 64)] = value
 
 

@@ -147,7 +147,7 @@ def no_completion(x: In[f32, "64"], o: Out[f32, "64"]):
 
 @kernel
 def when_with_parameters(x: In[f32, "64"], o: Out[f32, "64"]):
-    @when(x[0] > 0)
+    @when(x[0] > 0)  # type: ignore[arg-type]
     def _(i):
         o[i] = 0
 
