@@ -44,7 +44,10 @@ class Reads:
     def are_current(self) -> bool:
         """Whether everything still is what it was."""
         # Asked at every launch, so the usual answer, the same object, comes first.
-        return all(r.again() is r.value or r.is_current() for r in self.items)
+        for read in self.items:
+            if read.again() is not read.value and not read.is_current():
+                return False
+        return True
 
     def function(self, function: types.FunctionType) -> None:
         """Note a function, and what it and the functions it names may read."""
@@ -63,14 +66,18 @@ class Reads:
 
     def _global(self, space: dict[str, Any], variable: str, names: list[str]) -> None:
         """Note a global; of the user's modules and classes also the attributes that are named."""
-        value = self._note(f"global `{variable}`", partial(_look_up, space, variable))
+        is_global = variable in space  # else it is a builtin, until there is such a global
+        again = (
+            partial(space.get, variable, GONE) if is_global else partial(_look_up, space, variable)
+        )
+        value = self._note(f"global `{variable}`", again)
         if not isinstance(value, types.ModuleType | type) or is_library(value):
             return
         for name in names:
             self._note(f"`{variable}.{name}`", partial(_attribute_of, value, name))
 
     def _attribute(self, name: str, function: types.FunctionType, attribute: str) -> None:
-        self._add(f"`{attribute}` of `{name}`", lambda: getattr(function, attribute))
+        self._add(f"`{attribute}` of `{name}`", partial(getattr, function, attribute))
         for key, _ in _items(getattr(function, attribute)):
             self._note(f"a default of `{name}`", partial(_item, function, attribute, key))
 

@@ -238,7 +238,18 @@ def device(name: str) -> Iterator[None]:
 
 def selected_device() -> str:
     """Name the device of a call that names none: the `with`'s, `ASTDSL_DEVICE`, a GPU if any."""
-    return _selected.get() or os.environ.get("ASTDSL_DEVICE") or _default_device()
+    return _selected.get() or _environment(b"ASTDSL_DEVICE") or _default_device()
+
+
+# What `os.environ` keeps, bytes by bytes, where it does: every call asks twice, and encoding the
+# name and decoding the answer take longer than all the rest of it.
+_VARIABLES: Any = getattr(os.environ, "_data", None)
+_IS_BYTES = type(_VARIABLES) is dict and all(type(name) is bytes for name in _VARIABLES)
+
+
+def _environment(name: bytes) -> str:
+    found = _VARIABLES.get(name) if _IS_BYTES else os.environb.get(name)
+    return os.fsdecode(found) if found else ""
 
 
 def _default_device() -> str:
@@ -247,7 +258,7 @@ def _default_device() -> str:
 
 def selected_target(device: str) -> str:
     """Name the target of a call that names none: `ASTDSL_TARGET`, the GPU's own, else sm_90a."""
-    wanted = os.environ.get("ASTDSL_TARGET")
+    wanted = _environment(b"ASTDSL_TARGET")
     if wanted:
         return wanted
     return find_device(device).target() if device == Cuda.name else DEFAULT_TARGET

@@ -1,0 +1,66 @@
+"""Telling a call like the last one from another: the shortest way to a launch.
+
+For each prepared launch a function is written that compares a call's objects, one after the other,
+with what the launch was prepared for, and reads their addresses.
+
+Invariant: it accepts nothing that `launch.describe` would give another key, and no output that may
+share memory with another argument; what it does not accept goes the long way. The text that is
+compiled holds names and numbers of ours only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeAlias
+
+from astdsl.runtime.launch import DATA_WORD, DIRECT, NUMBERS, WORDS, Launch
+
+Check: TypeAlias = Callable[[Sequence[Any]], "list[Any] | None"]
+LOW_BITS = 15
+
+
+def check_of(objects: Sequence[Any], values: Sequence[Any], launch: Launch) -> Check | None:
+    """Return the check for calls like one with these objects; None where there is none.
+
+    `values` are the objects' addresses and numbers. There is one for NumPy's arrays and numbers.
+    """
+    if DIRECT is None or any(type(x) is not DIRECT and type(x) not in NUMBERS for x in objects):
+        return None
+    names: dict[str, Any] = {"words": WORDS}
+    written = launch.written
+    lines = [f"def check(objects):\n    {''.join(f'x{k}, ' for k in range(len(objects)))}= objects"]
+    conditions = [c for k, x in enumerate(objects) for c in _conditions(k, x, k in written, names)]
+    lines.append(f"    if not ({' and '.join(conditions) or 'True'}):\n        return None")
+    arrays = [k for k, x in enumerate(objects) if type(x) is DIRECT]
+    lines += [f"    p{k} = words[(id(x{k}) >> 3) + {DATA_WORD}]" for k in arrays]
+    bits = " | ".join(_low_bits(k, values[k] & LOW_BITS) for k in arrays) or "0"
+    lines.append(f"    if ({bits}) & {LOW_BITS}:\n        return None")
+    for i, j, low, high in launch.apart:
+        lines.append(f"    if {low} < p{j} - p{i} < {high}:\n        return None")
+    given = ", ".join(f"p{k}" if k in arrays else f"x{k}" for k in range(len(objects)))
+    lines.append(f"    return [{given}]")
+    exec("\n".join(lines), names)  # noqa: S102 (names and numbers of ours, see above)
+    check: Check = names["check"]
+    return check
+
+
+def _low_bits(position: int, expected: int) -> str:
+    return f"(p{position} ^ {expected})" if expected else f"p{position}"
+
+
+def _conditions(
+    position: int, given: Any, is_written: bool, names: dict[str, Any]
+) -> Iterator[str]:
+    """Yield what an object must be; `names` gets what the conditions compare with."""
+    here = f"x{position}"
+    names[f"k{position}"] = type(given)
+    yield f"type({here}) is k{position}"
+    if type(given) is not DIRECT:
+        return
+    for name in ("shape", "strides", "dtype"):
+        names[f"{name}{position}"] = getattr(given, name)
+    yield f"{here}.shape == shape{position}"
+    yield f"{here}.strides == strides{position}"
+    yield f"{here}.dtype is dtype{position}"
+    if is_written:
+        yield f"{here}.flags.writeable"
