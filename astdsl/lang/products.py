@@ -15,11 +15,12 @@ from astdsl.ir.dtypes import DType, bf16, boolean, f16, f32
 from astdsl.ir.types import SMEM, AccumulatorType, scalar
 from astdsl.lang.elementwise import settle, sources
 from astdsl.lang.indices import form_of, index_value
-from astdsl.lang.refs import AxisView, Ref
+from astdsl.lang.refs import Ref
 from astdsl.lang.shapes import as_shape, forget_edges, index, zeros
 from astdsl.lang.symbolic import Form
 from astdsl.lang.tracing import emit, fault
 from astdsl.lang.values import Literal, Tile, UnknownAttribute, as_operand, require_dtype
+from astdsl.lang.views import AxisView
 from astdsl.lang.windows import Span1D, spelled_out, window_of
 
 # Of operands that meet: what the products are summed in. PTX ISA 9.7.15.5, 9.7.16.

@@ -26,6 +26,7 @@ from astdsl.lang.block_views import Blocks
 from astdsl.lang.elementwise import broadcast_shape, converted_to_target, rounded
 from astdsl.lang.indices import atom_of, form_of, index_value
 from astdsl.lang.ragged import NO_EDGES, ZERO, Edges, HalfSpace
+from astdsl.lang.reshaped import Fold, fold_of, folded_view, require_reshapable
 from astdsl.lang.shapes import as_extent, forget_edges
 from astdsl.lang.symbolic import Atom, Form
 from astdsl.lang.tracing import DimKey, NeedsConstant, emit, fault
@@ -128,7 +129,7 @@ class Ref:
     `T` is the view with its axes reversed.
     """
 
-    __slots__ = ("axes", "grid", "order", "root")
+    __slots__ = ("axes", "fold", "grid", "order", "root")
     operand_help = "a ref is memory: `ref[...]` reads it as a tile"
 
     def __init__(
@@ -137,11 +138,13 @@ class Ref:
         axes: tuple[AxisView, ...],
         order: tuple[int, ...],
         grid: Grid = NO_GRID,
+        fold: Fold | None = None,
     ) -> None:
         self.root = root
         self.axes = axes
         self.order = order
         self.grid = grid
+        self.fold = fold
 
     @property
     def dtype(self) -> DType:
@@ -156,13 +159,15 @@ class Ref:
     @property
     def ndim(self) -> int:
         """Number of axes."""
-        return len(self.order) + len(self.grid.shape)
+        return len(self.fold.shown) if self.fold else len(self.order) + len(self.grid.shape)
 
     @property
     def shape(self) -> tuple[Any, ...]:
         """The extents: Python integers where known while tracing, else weak kernel integers."""
+        if self.fold:
+            return self.fold.shape
         sizes = [self.axes[k].size for k in self.order]
-        known = (index_of_form(self._extent(k)) for k in self.order)
+        known = (index_of_form(self.extent_of(k)) for k in self.order)
         pairs = zip(sizes, known, strict=True)
         return self.grid.with_grid([form if n is None else n for n, form in pairs])
 
@@ -178,6 +183,8 @@ class Ref:
     def T(self) -> Ref:  # noqa: N802  (the array API's name)
         """The view with its axes in reverse order."""
         self._refuse_further("turned")
+        if self.fold:
+            return Ref(self.root, self.axes, self.order, fold=self.fold.turned)
         return Ref(self.root, self.axes, self.order[::-1])
 
     @property
@@ -198,20 +205,25 @@ class Ref:
             )
         return Blocks(self, tuple(as_extent(n, "`blocks`") for n in sizes))
 
-    def reshape(self, *shape: object) -> NoReturn:
-        """Refuse: views of another shape are not in this version."""
-        del shape
-        raise fault(
-            UnsupportedFeature,
-            "`reshape` of a ref is not in this version",
-            help="read it and reshape the tile: `ref[...].reshape(...)`",
-        )
+    def reshape(self, *shape: object) -> Ref:
+        """Return the view with the same elements, in row-major order, under other axes.
+
+        One extent may be -1. Any strides will do: where windows of the view are no windows of the
+        memory, each element's place is computed. Errors: ShapeMismatch, UnsupportedFeature.
+        """
+        self._refuse_further("reshaped")
+        require_reshapable(self)
+        given = shape[0] if len(shape) == 1 and isinstance(shape[0], tuple | list) else shape
+        old = [self.extent_of(k) for k in self.order]
+        return Ref(self.root, self.axes, self.order, fold=fold_of(self, old, given))
 
     def view(self, key: object) -> Ref:
         """Return the part that `key` names, as a ref."""
         items = list(
             spelled_out(key if isinstance(key, tuple) else (key,), self.ndim, self.root.name)
         )
+        if self.fold:
+            return folded_view(self, self.fold, items)
         if self.grid is not NO_GRID:
             if not all(isinstance(item, slice) and item == slice(None) for item in items):
                 self._refuse_further("indexed again")
@@ -241,6 +253,12 @@ class Ref:
         return Ref(self.root, tuple(axes), tuple(k for k in self.order if axes[k].kept), grid)
 
     def _refuse_further(self, what: str) -> None:
+        if self.fold and what == "reshaped":
+            raise fault(
+                UnsupportedFeature,
+                f"`reshape` of a reshaped view of `{self.root.name}`",
+                help="reshape the array itself, once",
+            )
         if self.grid is not NO_GRID:
             raise fault(
                 UnsupportedFeature,
@@ -249,14 +267,15 @@ class Ref:
                 "the tile",
             )
 
-    def _extent(self, k: int) -> Form:
+    def extent_of(self, k: int) -> Form:
+        """Return the extent of what the view shows of an axis of the root."""
         axis = self.axes[k]
         if axis.size is not None:
             return Form.of(axis.size)
         return self.root.extent(k) if axis.extent is None else axis.extent
 
     def _narrowed(self, k: int, item: object) -> AxisView:
-        old, extent = self.axes[k], self._extent(k)
+        old, extent = self.axes[k], self.extent_of(k)
         window = window_of(item, extent, old.size, self.root.name)
         is_all = window.start is ZERO_START and window.length is None and window.step == 1
         if is_all and window.size == old.size:
@@ -312,6 +331,8 @@ class Ref:
 
     def read(self, fill: bool | int | float | None = None) -> Tile:
         """Return the tile of the whole view; `fill` makes the outside ordinary elements."""
+        if self.fold:
+            return self.unfolded.read(fill)
         self.root.require_addressable()
         fields = self.window_fields()
         given = {} if fill is None else {"fill": rounded(fill, self.dtype)}
@@ -331,6 +352,9 @@ class Ref:
     def write(self, value: object) -> None:
         """Store a value into the whole view, broadcast and converted as `astype` does."""
         self.root.require_writable()
+        if self.fold:
+            self.unfolded.write(value)
+            return
         self.root.require_addressable()
         fields = self.window_fields()
         shape = self.static_shape
@@ -357,6 +381,11 @@ class Ref:
             "steps": tuple(axis.step for axis in self.axes),
             "kept": tuple(axis.kept for axis in self.axes),
         }
+
+    @property
+    def unfolded(self) -> Ref:
+        """The whole of a reshaped view, as what is read and written; of others, the view."""
+        return self.view(Ellipsis) if self.fold else self
 
     @property
     def is_indexed(self) -> bool:
@@ -403,6 +432,9 @@ class Ref:
         return window_edges(self.axes, self.order, extents, self.grid)
 
     def __repr__(self) -> str:
+        if self.fold:
+            known = "x".join(str(n) if isinstance(n, int) else "?" for n in self.shape)
+            return f"{self.root.name}: {self.space} {self.dtype}[{known}]"
         sizes = self.grid.with_grid([self.axes[k].size for k in self.order])
         dims = "x".join("?" if n is None else str(n) for n in sizes)
         return f"{self.root.name}: {self.space} {self.dtype}[{dims}]"

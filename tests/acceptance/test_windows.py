@@ -23,7 +23,7 @@ from astdsl import (
     tile,
     zeros,
 )
-from astdsl.errors import BadWindow
+from astdsl.errors import BadWindow, ShapeMismatch
 from tests.witnesses import agree
 
 RANDOM = np.random.default_rng(0)
@@ -241,3 +241,100 @@ def test_a_view_of_runtime_extent_is_not_read_whole():
 
     with pytest.raises(BadWindow, match="not a compile-time constant"):
         wrong.on("reference")(LINE, 8)
+
+
+# Views of another shape
+
+
+@kernel
+def heads(x: In[f32, "M K"], o: Out[f32, "H M D"], *, H=4, bm=16):
+    M = x.shape[0]
+    split = x.reshape(M, H, -1)
+    with pipeline(H, cdiv(M, bm)) as (h, i):
+        o[h, tile(i, bm)] = split[tile(i, bm), h]
+
+
+def test_an_axis_is_split():
+    x = RANDOM.standard_normal((45, 64)).astype(np.float32)
+    o = np.zeros((4, 45, 16), np.float32)
+    found = agree(heads, lambda: (x, o.copy()))
+    assert np.array_equal(found, x.reshape(45, 4, 16).transpose(1, 0, 2))
+    turned = np.ascontiguousarray(x.T).T
+    assert np.array_equal(agree(heads, lambda: (turned, o.copy())), found)
+
+
+@kernel
+def padded_heads(x: In[f32, "M K"], o: Out[f32, "H M 20"], p: Out[f32, "M H"], *, H=4):
+    M = x.shape[0]
+    split = x.reshape(M, H, 16)
+    with pipeline(H) as h:
+        o[h, tile(0, 64)] = split[tile(0, 64), h, ds(-2, 20)]
+    p[tile(0, 64)] = split[tile(0, 64), :, 3]
+
+
+def test_windows_of_a_part_of_an_axis_end_with_the_part():
+    x = RANDOM.standard_normal((45, 64)).astype(np.float32)
+    o, p = np.zeros((4, 45, 20), np.float32), np.zeros((45, 4), np.float32)
+    o, p = agree(padded_heads, lambda: (x, o.copy(), p.copy()))
+    parts = x.reshape(45, 4, 16)
+    assert np.array_equal(o, np.pad(parts.transpose(1, 0, 2), ((0, 0), (0, 0), (2, 2))))
+    assert np.array_equal(p, parts[:, :, 3])
+
+
+@kernel
+def flat(x: In[f32, "A B C"], o: Out[f32, "R C"], p: Out[f32, "_"], *, b=16):
+    rows, line = x.reshape(-1, x.shape[2]), x.reshape(-1)
+    with pipeline(cdiv(rows.shape[0], b)) as i:
+        o[tile(i, b)] = rows[ds(i * b, b)]
+    with pipeline(cdiv(line.shape[0], b)) as i:
+        p[tile(i, b)] = line[tile(i, b)]
+
+
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_axes_are_merged(order):
+    x = np.asarray(RANDOM.standard_normal((5, 7, 12)).astype(np.float32), order=order)
+    o, p = np.zeros((35, 12), np.float32), np.zeros(420, np.float32)
+    o, p = agree(flat, lambda: (x, o.copy(), p.copy()))
+    assert np.array_equal(o, x.reshape(35, 12))
+    assert np.array_equal(p, x.reshape(-1))
+
+
+@kernel
+def folded_tiles(x: In[f32, "24 8"], o: Out[f32, "6 8 4"], p: Out[f32, "4 8 6"], q: Out[f32, "9"]):
+    view = x.reshape(6, 8, 4)
+    o[...] = view[...]
+    p[...] = view.T[:, 0:8]
+    q[...] = view[2, ds(-2, 9), 1]
+
+
+def test_windows_of_a_reshaped_view_end_with_its_own_axes():
+    x = RANDOM.standard_normal((24, 8)).astype(np.float32)
+    o, p, q = agree(folded_tiles, lambda: (x,))
+    view = x.reshape(6, 8, 4)
+    assert np.array_equal(o, view)
+    assert np.array_equal(p, view.T)
+    assert np.array_equal(q, np.pad(view[2, :, 1], (2, 2))[:9])
+
+
+@kernel
+def put_heads(x: In[f32, "H M D"], o: Out[f32, "M K", 0], *, H=4, bm=16):
+    M = o.shape[0]
+    split = o.reshape(M, H, o.shape[1] // H)
+    with pipeline(H, cdiv(M, bm)) as (h, i):
+        split[tile(i, bm), h] = x[h, tile(i, bm)]
+        atomic_add(split.at[tile(i, bm), h], 1.0)
+
+
+def test_a_reshaped_view_is_written_and_updated():
+    x = RANDOM.standard_normal((4, 45, 16)).astype(np.float32)
+    found = agree(put_heads, lambda: (x, np.zeros((45, 64), np.float32)))
+    assert np.array_equal(found, x.transpose(1, 0, 2).reshape(45, 64) + 1)
+
+
+def test_a_shape_of_other_elements_is_refused():
+    @kernel
+    def wrong(x: In[f32, "M N"], o: Out[f32, "M N"]):
+        o[0] = x.reshape(4, -1)[0]
+
+    with pytest.raises(ShapeMismatch, match="`reshape` of `x`"):
+        wrong.on("reference")(np.zeros((5, 5), np.float32))
