@@ -26,6 +26,8 @@ from astdsl.lowering.layout.shared import (
 
 MAX_RANK = 5
 MOST_PIECES = 64
+# Of memory whose layout the kernel states, as small tiles.
+MOST_STATED_PIECES = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,12 +108,13 @@ def _check_boxes(op: ops.Copy, layout: BufferLayout, box: list[int], count: int)
     """Refuse memory that TMA cannot fill."""
     row_bytes = box[0] * layout.dtype.bytes
     box_bytes = math.prod(box) * layout.dtype.bytes
+    most = MOST_STATED_PIECES if layout.is_stated else MOST_PIECES
     wrong = {
         f"its rows are of {row_bytes} bytes, and TMA copies multiples of {TMA_ROW_MULTIPLE_BYTES}":
         row_bytes % TMA_ROW_MULTIPLE_BYTES or not layout.has_rows,
         f"its parts are of {box_bytes} bytes, and TMA writes at multiples of {PLAIN_ALIGN_BYTES}":
         count > 1 and box_bytes % PLAIN_ALIGN_BYTES,
-        f"it takes {count} boxes of {box}, {MOST_PIECES} is the most": count > MOST_PIECES,
+        f"it takes {count} boxes of {box}, {most} is the most": count > most,
     }  # fmt: skip
     for said, holds in wrong.items():
         if holds:
