@@ -73,7 +73,7 @@ class _Method:
 
     def __init__(self, function: FunctionType, options: Mapping[str, Any], is_method: bool) -> None:
         self.function = function
-        self._warpgroups: int = options.get("warpgroups", 0)
+        self.warpgroups: int = options.get("warpgroups", 0)
         self._params = params_of(options)
         self._is_method = is_method
         self.programs = Programs()
@@ -116,7 +116,7 @@ class _Method:
 
     def callee(self, receiver: tuple[Any, ...]) -> Callee:
         """Return what is called, with a method's first argument."""
-        return Callee(self.function, self.signature, receiver, self._warpgroups, self._params)
+        return Callee(self.function, self.signature, receiver, self.warpgroups, self._params)
 
 
 class Kernel:
@@ -135,6 +135,11 @@ class Kernel:
 
     def __repr__(self) -> str:
         return f"<kernel {getattr(self, '__qualname__', '?')}>"
+
+    @property
+    def warpgroups(self) -> int:
+        """How many warpgroups of a block the kernel is written for; 0: for the block."""
+        return self._plain.warpgroups
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
         return self if instance is None else Placed(self, receiver=(instance,))
@@ -286,6 +291,11 @@ class Placed:
     def receiver(self) -> tuple[Any, ...]:
         """A method's first argument, empty for a function."""
         return self._place[2]
+
+    @property
+    def warpgroups(self) -> int:
+        """How many warpgroups of a block the kernel is written for; 0: for the block."""
+        return self._kernel.warpgroups
 
     @property
     def is_placed(self) -> bool:

@@ -46,6 +46,7 @@ def inlined(session: Session, kernel: Any) -> Callable[..., Any]:
             f"`{kernel.__name__}` is called in a kernel on a device or for a target of its own",
             help="call it without `.on(...)`: it runs where the caller does",
         )
+    _require_same_runners(session, kernel)
     function, receiver = kernel, getattr(kernel, "receiver", ())
     while type(function) is not FunctionType:
         function = function.__wrapped__
@@ -64,6 +65,18 @@ def inlined(session: Session, kernel: Any) -> Callable[..., Any]:
         return (outputs[0] if len(outputs) == 1 else tuple(outputs)) if outputs else None
 
     return call
+
+
+def _require_same_runners(session: Session, kernel: Any) -> None:
+    """Refuse a kernel that is written for other warpgroups than those that would run it."""
+    wanted, found = kernel.warpgroups, session.trace.warpgroups
+    if wanted not in (0, found):
+        raise fault(
+            UnsupportedFeature,
+            f"`{kernel.__name__}` is written for each of {wanted} warpgroups, and is called where "
+            + (f"{found} run" if found else "the block runs as one"),
+            help=f"write `@kernel(warpgroups={wanted})` over the caller too",
+        )
 
 
 def _given(signature: Signature, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:

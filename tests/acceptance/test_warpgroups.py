@@ -10,9 +10,11 @@ import pytest
 from astdsl import (
     ACC,
     SMEM,
+    TMEM,
     Barrier,
     In,
     Out,
+    async_load_tmem,
     axis_index,
     axis_size,
     barrier_arrive,
@@ -32,6 +34,8 @@ from astdsl import (
     pipeline,
     program_id,
     set_max_registers,
+    tcgen05_commit_arrive,
+    tcgen05_mma,
     tile,
     unroll,
     wait_smem_to_gmem,
@@ -307,7 +311,8 @@ def test_registers_are_traded(target: str) -> None:
 
 
 @kernel(warpgroups=3)
-def multiplied(a: In[f16, "M K"], b: In[f16, "K N"], o: Out[f32, "M N"], *, stages=3, flight=1):
+def multiplied(a: In[f16, "M K"], b: In[f16, "K N"], o: Out[f32, "M N"], *, flight=1, early=False):
+    stages, lag = 3, 0 if early else flight
     m, depth = a.shape
     _, n = b.shape
     with parallel(cdiv(m, 128), cdiv(n, 128)) as (i, j):
@@ -334,11 +339,11 @@ def multiplied(a: In[f16, "M K"], b: In[f16, "K N"], o: Out[f32, "M N"], *, stag
                 barrier_wait(full[slot])
                 wgmma(acc, a_ring.at[2 * slot + w], b_ring.at[slot])
                 wgmma_wait(flight)
-                if k >= flight:
-                    barrier_arrive(empty[(k - flight) % stages])
+                if k >= lag:
+                    barrier_arrive(empty[(k - lag) % stages])
             wgmma_wait(0)
-            for k in unroll(range(flight)):
-                barrier_arrive(empty[(steps - flight + k) % stages])
+            for k in unroll(range(lag)):
+                barrier_arrive(empty[(steps - lag + k) % stages])
             o[tile(2 * i + w, 64), tile(j, 128)] = acc[...]
 
 
@@ -347,4 +352,48 @@ def test_two_warpgroups_multiply_from_one_ring(flight: int) -> None:
     a, b = HALVES[:128, :320].round(), HALVES[:320, :128].round()
     expected = a.astype(np.float32) @ b.astype(np.float32)
     found = agree(multiplied, lambda: [a, b], targets=["sm_90a"], flight=flight)
+    assert np.array_equal(found, expected)
+
+
+def test_a_slot_that_is_released_while_a_product_reads_it_is_reported() -> None:
+    a, b = HALVES[:128, :320], HALVES[:320, :128]
+    with pytest.raises(KernelError, match=r"A501|A601"):
+        multiplied.on("emulator", target="sm_90a")(a, b, early=True)
+
+
+@kernel(warpgroups=2)
+def roles_of_warps(a: In[f16, "M K"], b: In[f16, "K N"], o: Out[f32, "M N"], *, stages=3):
+    m, depth = a.shape
+    _, n = b.shape
+    with parallel(cdiv(m, 128), cdiv(n, 128)) as (i, j):
+        a_ring, b_ring = SMEM((stages, 128, 64), f16), SMEM((stages, 64, 128), f16)
+        full = Barrier(num_arrivals=2, num_barriers=stages)
+        empty = Barrier(num_barriers=stages, orders_tensor_core=True)
+        done, acc = Barrier(orders_tensor_core=True), TMEM((128, 128))
+        steps = cdiv(depth, 64)
+        if warpgroup_id() == 0:
+            if warp_id() == 0:
+                for k in range(steps):
+                    slot = k % stages
+                    if k >= stages:
+                        barrier_wait(empty[slot])
+                    copy_gmem_to_smem(a.at[tile(i, 128), tile(k, 64)], a_ring.at[slot], full[slot])
+                    copy_gmem_to_smem(b.at[tile(k, 64), tile(j, 128)], b_ring.at[slot], full[slot])
+            if warp_id() == 1:
+                for k in range(steps):
+                    slot = k % stages
+                    barrier_wait(full[slot])
+                    left, right = a_ring.at[slot], b_ring.at[slot]
+                    tcgen05_mma(acc, left, right, empty[slot], accumulate=k > 0)
+                tcgen05_commit_arrive(done)
+        else:
+            barrier_wait(done)
+            o[tile(i, 128), tile(j, 128)] = async_load_tmem(acc)
+
+
+@pytest.mark.parametrize("depth", [64, 320])
+def test_one_warp_copies_one_multiplies_and_a_warpgroup_stores(depth: int) -> None:
+    a, b = HALVES[:128, :depth].round(), HALVES[:depth, :128].round()
+    expected = a.astype(np.float32) @ b.astype(np.float32)
+    found = agree(roles_of_warps, lambda: [a, b], targets=["sm_100a"])
     assert np.array_equal(found, expected)

@@ -1,4 +1,4 @@
-"""What is refused of kernels that are written for warpgroups and warps, and how deadlocks are told."""
+"""What is refused of kernels for warpgroups and warps, and how deadlocks are told."""
 
 from __future__ import annotations
 
@@ -173,8 +173,8 @@ REFUSED: list[tuple[Any, type[KernelError], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("wrong", "kind", "said"), REFUSED, ids=lambda x: getattr(x, "__name__", ""))
-def test_a_mistake_is_refused_with_a_way_out(wrong: Any, kind: type[KernelError], said: str) -> None:
+@pytest.mark.parametrize(("wrong", "kind", "said"), REFUSED, ids=[x[0].__name__ for x in REFUSED])
+def test_a_mistake_has_a_way_out(wrong: Any, kind: type[KernelError], said: str) -> None:
     array = np.zeros((64, 64), np.float32) if wrong is mixed_grid else X
     with pytest.raises(kind, match=said) as caught:
         wrong.on("reference")(array)
@@ -278,3 +278,25 @@ def test_registers_come_out_of_the_blocks(target: str) -> None:
         too_many_registers.on("emulator", target=target)(X)
     with pytest.raises(TypeMismatch, match="where a thread has 168"):
         wrong_way.on("emulator", target=target)(X)
+
+
+@kernel(warpgroups=2)
+def of_two(x: In[f32, "64"], o: Out[f32, "64"]):
+    if warpgroup_id() == 1:
+        o[...] = x[...] * 2
+
+
+@kernel
+def calls_of_two(x: In[f32, "64"], o: Out[f32, "64"]):
+    of_two(x, o)
+
+
+@kernel(warpgroups=2)
+def calls_alike(x: In[f32, "64"], o: Out[f32, "64"]):
+    of_two(x, o)
+
+
+def test_a_kernel_is_called_by_one_for_as_many_warpgroups() -> None:
+    with pytest.raises(UnsupportedFeature, match="each of 2 warpgroups"):
+        calls_of_two.on("reference")(X)
+    assert np.array_equal(calls_alike.on("reference")(X), X * 2)
