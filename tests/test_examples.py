@@ -15,10 +15,17 @@ EXAMPLES = ROOT / "examples"
 
 # Sizes at which a script is quick, by script; every script has a row.
 SMALL = {
+    "convolution.py": ["--shape", "20", "50"],
+    "embedding.py": ["--shape", "50", "40", "60"],
+    "grouped_matmul.py": ["--sizes", "40", "0", "70"],
+    "histogram.py": ["--count", "3000"],
     "matmul.py": ["--shape", "96", "80", "128"],
     "matmul_bias_gelu.py": ["--shape", "96", "80", "128"],
     "prefix_sum.py": ["--size", "2500"],
     "softmax.py": ["--shape", "9", "100"],
+    "split_k.py": ["--shape", "64", "64", "600"],
+    "top_k.py": ["--shape", "9", "100"],
+    "transpose.py": ["--shape", "70", "40"],
     "tutorial/01_add.py": ["--size", "100"],
     "tutorial/02_reduction.py": ["--shape", "3", "70", "130"],
     "tutorial/03_double_buffering.py": ["--rows", "128"],
