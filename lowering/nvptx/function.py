@@ -17,12 +17,13 @@ from astdsl.ir import ops
 from astdsl.ir.core import Block, Op, Value
 from astdsl.ir.dtypes import DType
 from astdsl.ir.types import TileType
-from astdsl.lowering.layout.conversion import register_moves
+from astdsl.lowering.layout.conversion import Plan, register_moves
 from astdsl.lowering.layout.inference import Placement, coalesced
 from astdsl.lowering.layout.registers import REPLICATED, Digit, Layout, normalised
 from astdsl.lowering.layout.shared import SharedPlan
 from astdsl.lowering.nvptx.builder import Builder
 from astdsl.lowering.nvptx.crew import Crew, own_warpgroup, whole_block
+from astdsl.lowering.nvptx.lanes import LaneTables
 from astdsl.lowering.nvptx.values import LV, constant, i32, zero
 from astdsl.lowering.small_floats import SMALL, small_float_bits
 from astdsl.lowering.target import Target
@@ -252,12 +253,16 @@ class Emitter:
         self, registers: Registers, tile: TileType, own: Layout, layout: Layout
     ) -> Registers:
         """Return a tile's registers in another layout than their own."""
-        moves = register_moves(normalised(own), normalised(layout))
-        if moves is None:
+        plan = register_moves(normalised(own), normalised(layout))
+        if plan is None:
             scratch = Scratch(self, tile)
             scratch.write(registers, own)
             return scratch.read(layout)
-        return moves.applied(registers, padding(tile.dtype))
+        return self.moved(registers, tile, plan)
+
+    def moved(self, registers: Registers, tile: TileType, plan: Plan) -> Registers:
+        """Return a tile's registers after they are moved within threads or warps."""
+        return plan.applied(registers, padding(tile.dtype), LaneTables(self.builder, self.thread))
 
     # Threads
 

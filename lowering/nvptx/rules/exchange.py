@@ -1,7 +1,6 @@
-"""How threads give each other values: within a warp by `shfl`, between warps by shared memory.
+"""How warps give each other states: through shared memory.
 
-Source: PTX ISA 9.7.9.6 (shfl.sync). Invariant: every thread of the warp takes part, and of the
-block in what passes through shared memory.
+Invariant: every thread that runs the program takes part.
 """
 
 from __future__ import annotations
@@ -11,40 +10,11 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from astdsl.lowering.layout.levels import Level
-from astdsl.lowering.nvptx.asm import warp
 from astdsl.lowering.nvptx.builder import Builder
 from astdsl.lowering.nvptx.function import Emitter
-from astdsl.lowering.nvptx.values import INTEGER_BITS, LV, bits_of, constant, i32
-
-# A segment of 32 lanes: nothing clamped below the last, or for `up` above the first.
-_WHOLE_WARP = {"bfly": 0x1F, "idx": 0x1F, "up": 0}
-_WORD_BITS = 32
+from astdsl.lowering.nvptx.values import LV, bits_of, i32
 
 State: TypeAlias = tuple[LV, ...]
-
-
-def shuffled(builder: Builder, value: LV, mode: str, lane: LV) -> LV:
-    """Return another lane's value: that of lane `lane`, or so many up or across (`bfly`)."""
-    bits = bits_of(value.type)
-    whole = f"i{bits}"
-    number = value if value.type in INTEGER_BITS else builder.cast("bitcast", value, whole)
-    if bits <= _WORD_BITS:
-        word = _exchanged(builder, builder.cast("zext", number, "i32"), mode, lane)
-        number = builder.cast("trunc", word, whole)
-    else:
-        upper = builder.lshr(number, constant(whole, _WORD_BITS))
-        words = (builder.cast("trunc", x, "i32") for x in (number, upper))
-        low, high = (
-            builder.cast("zext", _exchanged(builder, word, mode, lane), whole) for word in words
-        )
-        number = builder.or_(low, builder.shl(high, constant(whole, _WORD_BITS)))
-    return number if value.type in INTEGER_BITS else builder.cast("bitcast", number, value.type)
-
-
-def _exchanged(builder: Builder, word: LV, mode: str, lane: LV) -> LV:
-    control = i32(_WHOLE_WARP[mode])
-    (result,) = builder.asm(warp.shuffle(mode), word, lane, control, i32(warp.FULL_MASK))
-    return result
 
 
 def thread_number(emitter: Emitter, levels: Sequence[Level]) -> LV:

@@ -17,7 +17,8 @@ from dataclasses import dataclass
 from astdsl.lowering.layout.levels import Holder, Level, thread_levels
 from astdsl.lowering.layout.registers import Layout
 from astdsl.lowering.nvptx.function import Emitter
-from astdsl.lowering.nvptx.rules.exchange import Board, State, shuffled
+from astdsl.lowering.nvptx.lanes import shuffled
+from astdsl.lowering.nvptx.rules.exchange import Board, State
 from astdsl.lowering.nvptx.values import i32
 
 

@@ -21,8 +21,9 @@ from astdsl.lowering.layout.inference import combined_layout
 from astdsl.lowering.layout.levels import Holder, Level, levels_along, thread_levels
 from astdsl.lowering.layout.registers import Layout, splat
 from astdsl.lowering.nvptx.function import Emitter, lowers
+from astdsl.lowering.nvptx.lanes import shuffled
 from astdsl.lowering.nvptx.rules.control import placed
-from astdsl.lowering.nvptx.rules.exchange import Board, State, shuffled
+from astdsl.lowering.nvptx.rules.exchange import Board, State
 from astdsl.lowering.nvptx.values import LV, i1, i32
 
 Combination: TypeAlias = Callable[[State, State], State]

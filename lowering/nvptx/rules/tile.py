@@ -63,7 +63,7 @@ def _reshape(emitter: Emitter, op: ops.Reshape, layout: Layout) -> Sequence[LV]:
     source, registers = _held(emitter, op.x)
     moves = register_moves(source, normalised(layout))
     if moves:
-        return moves.applied(registers, padding(op.x.tile.dtype))
+        return emitter.moved(registers, op.x.tile, moves)
     scratch = Scratch(emitter, op.x.tile)
     scratch.write(registers, source)
     return scratch.read_reshaped(layout)
@@ -74,7 +74,7 @@ def _slice(emitter: Emitter, op: ops.Slice, layout: Layout) -> Sequence[LV]:
     source, registers = _held(emitter, op.x)
     moves = slice_moves(source, normalised(layout), op.starts, op.steps)
     if moves:
-        return moves.applied(registers, padding(op.x.tile.dtype))
+        return emitter.moved(registers, op.x.tile, moves)
     scratch = Scratch(emitter, op.x.tile)
     scratch.write(registers, source)
     return scratch.read(layout, op.starts, op.steps)
@@ -86,7 +86,7 @@ def _insert(emitter: Emitter, op: ops.Insert, layout: Layout) -> Sequence[LV]:
     source, part = _held(emitter, op.part)
     moves = part_moves(source, normalised(layout), op.starts)
     if moves:
-        placed = moves.applied(part, padding(op.x.tile.dtype))
+        placed: Sequence[LV] = emitter.moved(part, op.part.tile, moves)
     else:
         scratch = Scratch(emitter, op.part.tile)
         scratch.write(part, source)
