@@ -36,12 +36,38 @@ def plan_shared(body: Block, target: Target, runners: int = 1) -> SharedPlan:
     uses = (ops.MatrixMultiply, ops.AllocTmem)
     if target.has(TCGEN05) and any(isinstance(op, uses) for op in walk(body)):
         plan.reserve_tensor_memory(product_barriers(body))
+    unions = [op for op in walk(body) if isinstance(op, ops.Overlap)]
+    shared = {v for union in unions for v in union.refs}
+    by_value = {op.result: op for op in allocations}
     for allocation in allocations:
-        layout = _layout(allocation, body, target)
-        slots, is_own = _slots(allocation, layout), allocation.per_warpgroup
-        plan.place_buffer(allocation.result, layout, slots, is_own=is_own)
+        if allocation.result not in shared:
+            _place(plan, allocation, body, target)
+    for union in unions:
+        plan.begin_union()
+        for group in union.groups():
+            for value in group:
+                _place(plan, by_value[value], body, target)
+                _require_unpadded(plan, by_value[value])
+            plan.end_group()
+        plan.end_union()
     check_budget(plan, allocations, target)
     return plan
+
+
+def _place(plan: SharedPlan, op: ops.AllocSmem, body: Block, target: Target) -> None:
+    layout = _layout(op, body, target)
+    plan.place_buffer(op.result, layout, _slots(op, layout), is_own=op.per_warpgroup)
+
+
+def _require_unpadded(plan: SharedPlan, op: ops.AllocSmem) -> None:
+    """Refuse a buffer with room for more rows, which must hold zeros all the time."""
+    layout = plan.layouts[op.result]
+    if layout.allocated != layout.shape:
+        raise UnsupportedFeature(
+            f"a product reads this buffer as {layout.allocated}, and it shares its memory",
+            (op.span, f"{layout.shape}"),
+            help="leave it out of `RefUnion`, or take extents that the tensor core has",
+        )
 
 
 def check_budget(plan: SharedPlan, allocations: list[ops.AllocSmem], target: Target) -> None:

@@ -23,7 +23,6 @@ MISSING = {
     **dict.fromkeys(["dynamic_scheduling_loop"], _LOOP),
     **dict.fromkeys(["emit_pipeline_warp_specialized"], _LOOP),
     **dict.fromkeys(["Layout", "layout_cast", "print_layout"], _LAYOUT),
-    "RefUnion": "allocate one `SMEM` and use it for both",
     "ClusterBarrier": "`Barrier` is for one block",
     "broadcasted_iota": "`iota(shape, axis)` is the same, weak",
     "inline_ptx": "write it with the functions of astdsl",

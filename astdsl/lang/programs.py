@@ -14,7 +14,10 @@ from astdsl.ir.ops import SPREAD
 from astdsl.lang.warp_context import form_warp_regions
 
 # What stands before the grids, for every block.
-_OF_EVERY_BLOCK = (ops.AllocSmem, ops.AllocBarrier, ops.AllocGmem, ops.Counter, ops.Assert)
+_OF_EVERY_BLOCK = (
+    ops.AllocSmem, ops.AllocBarrier, ops.AllocGmem, ops.AllocTmem, ops.Overlap, ops.StateLayout,
+    ops.Counter, ops.Assert,
+)  # fmt: skip
 
 
 def finished(program: Block, warpgroups: int) -> Block:

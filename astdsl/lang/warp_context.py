@@ -27,6 +27,8 @@ _TOGETHER: dict[type[Op], str] = {
     ops.ProxyFence: "`commit_smem` joins the four warps",
     ops.BlockBarrier: "`commit_smem` joins the four warps",
     ops.AllocSmem: "shared memory is allocated for the block",
+    ops.AllocTmem: "tensor memory is allocated for the block",
+    ops.Overlap: "shared memory is allocated for the block",
     ops.AllocBarrier: "barriers are allocated for the block",
     ops.SetMaxRegisters: "registers are given to a whole warpgroup",
 }

@@ -182,6 +182,8 @@ class SharedPlan:
     tensor_address_bytes: int = 0
     product_barriers_bytes: int = 0
     product_barriers: int = 0
+    # Where the union that is being placed begins, and ends so far.
+    _union: list[int] = field(default_factory=list)
 
     @property
     def scratch_offset_bytes(self) -> int:
@@ -228,6 +230,21 @@ class SharedPlan:
             self.strides[value] = _up(size_bytes, align)
             size_bytes += (self.runners - 1) * self.strides[value]
         self.used_bytes = self.offsets[value] + size_bytes
+
+    def begin_union(self) -> None:
+        """Let groups of buffers that are placed from now on lie over each other."""
+        self.used_bytes = _up(self.used_bytes, BUFFER_ALIGN_BYTES)
+        self._union = [self.used_bytes, self.used_bytes]
+
+    def end_group(self) -> None:
+        """End one group of the union; the next one begins where it began."""
+        start, end = self._union
+        self._union = [start, max(end, self.used_bytes)]
+        self.used_bytes = start
+
+    def end_union(self) -> None:
+        """Go on behind the largest group of the union."""
+        self.used_bytes = self._union[1]
 
     def places(self, value: Value) -> list[int]:
         """Return the offset of a value, for each runner that has one."""

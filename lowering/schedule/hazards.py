@@ -13,12 +13,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import Any
 
 from astdsl.ir import ops
 from astdsl.ir.core import IN, Block, Module, Op, Value, walk
 from astdsl.ir.rewrite import map_regions, with_ops
 from astdsl.lowering.schedule.build import Maker
 
+_ACCESSES = (ops.Load, ops.Gather, ops.Atomic, ops.Store, ops.Scatter)
 _BARRIERS = (ops.BlockBarrier, ops.WaitGroup, ops.BarrierArrive)
 
 
@@ -54,7 +56,9 @@ def order_accesses(launch: ops.Launch, module: Module, apart: Iterable[Op]) -> o
     """
     constant = {p.value for p in module.params if p.role == IN}
     used = {v for op in walk(launch.body) for v in op.operands}
-    ordering = _Walk(constant, set(apart), used)
+    unions = [op.refs for op in walk(launch.body) if isinstance(op, ops.Overlap)]
+    same = {v: refs[0] for refs in unions for v in refs}
+    ordering = _Walk(constant, set(apart), used, same)
     return map_regions(launch, lambda region: _of_body(ordering, region, launch))
 
 
@@ -63,10 +67,20 @@ def _of_body(ordering: _Walk, region: Block, launch: ops.Launch) -> Block:
 
 
 class _Walk:
-    def __init__(self, constant: set[Value], apart: set[Op], used: set[Value]) -> None:
+    """`same` leads from each buffer that shares its region with others to one for all of them."""
+
+    def __init__(
+        self, constant: set[Value], apart: set[Op], used: set[Value], same: dict[Value, Value]
+    ) -> None:
         self.constant = constant
         self.apart = apart
         self.used = used
+        self.same = same
+
+    def _memory(self, op: Any) -> Value:
+        """Return the memory that an access touches."""
+        ref: Value = op.ref
+        return self.same.get(ref, ref)
 
     def block(self, block: Block, pending: _Pending) -> Block:
         made: list[Op] = []
@@ -78,31 +92,33 @@ class _Walk:
         return with_ops(block, made)
 
     def _conflicts(self, op: Op, pending: _Pending) -> bool:
+        if not isinstance(op, _ACCESSES) or (op in self.apart and op.ref not in self.same):
+            return False
+        memory = self._memory(op)
         if isinstance(op, (ops.Load, ops.Gather)):
-            return op.ref in pending.writes or op.ref in pending.updates
+            return memory in pending.writes or memory in pending.updates
         if isinstance(op, ops.Atomic):
-            return op.ref in pending.writes | pending.reads or not self._commutes(op, pending)
-        if isinstance(op, (ops.Store, ops.Scatter)) and op not in self.apart:
-            return op.ref in pending.writes | pending.reads or op.ref in pending.updates
-        return False
+            touched = pending.writes | pending.reads
+            return memory in touched or not self._commutes(op, memory, pending)
+        return memory in pending.writes | pending.reads or memory in pending.updates
 
-    def _commutes(self, op: ops.Atomic, pending: _Pending) -> bool:
+    def _commutes(self, op: ops.Atomic, memory: Value, pending: _Pending) -> bool:
         """Whether an update may happen before or after those that are pending, unseen."""
-        if op.ref not in pending.updates:
+        if memory not in pending.updates:
             return True
         is_unseen = op.result not in self.used
-        return is_unseen and op.kind in ops.COMMUTING and pending.updates[op.ref] == op.kind
+        return is_unseen and op.kind in ops.COMMUTING and pending.updates[memory] == op.kind
 
     def _op(self, op: Op, pending: _Pending) -> Op:
         if isinstance(op, _BARRIERS):
             pending.clear()
         elif isinstance(op, (ops.Load, ops.Gather)) and op.ref not in self.constant:
-            pending.reads.add(op.ref)
+            pending.reads.add(self._memory(op))
         elif isinstance(op, ops.Atomic):
             # One whose result is used tells them apart from those that follow it.
-            pending.updates[op.ref] = "" if op.result in self.used else op.kind
+            pending.updates[self._memory(op)] = "" if op.result in self.used else op.kind
         elif isinstance(op, (ops.Store, ops.Scatter)):
-            pending.writes.add(op.ref)
+            pending.writes.add(self._memory(op))
         if isinstance(op, ops.Warps):
             return self._warps(op, pending)
         if isinstance(op, ops.Loop):

@@ -129,6 +129,11 @@ def write(
 ) -> None:
     """Set elements of memory; nothing asynchronous may still use them."""
     _require_free(op, memory, place, frame)
+    for other in memory.overlapping:
+        whole = tuple(slice(0, n) for n in other.data.shape)
+        _require_free(op, other, whole, frame)
+        assert other.written is not None, "shared memory has marks"
+        other.written[...] = False
     if frame.step is not None and memory.shadow is not None and not is_update:
         note_write(memory, place, frame.step, op)
         note_warpgroup(memory, place, frame, op)
@@ -243,6 +248,15 @@ def _new_shared(op: ops.AllocSmem, frame: Frame) -> Memory:
 @evaluates(ops.StateLayout)
 def _state_layout(op: ops.StateLayout, frame: Frame) -> None:
     """Do nothing: where elements are in memory does not change what they are."""
+
+
+@evaluates(ops.Overlap)
+def _overlap(op: ops.Overlap, frame: Frame) -> None:
+    groups = [[frame[v] for v in group] for group in op.groups()]
+    for group in groups:
+        others = [memory for other in groups if other is not group for memory in other]
+        for memory in group:
+            memory.overlapping = others
 
 
 def slot_place(op: Op, memory: Memory, slot: tuple[int, ...]) -> Place:

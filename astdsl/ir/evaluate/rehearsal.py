@@ -321,7 +321,8 @@ _IGNORED = (ops.Assert, ops.DeviceAssert, ops.Print, ops.Yield)
 _EXACT = (
     ops.AccumulatorRead, ops.AccumulatorWrite, ops.AllocAccumulator, ops.AllocBarrier,
     ops.AllocTmem, ops.BarrierArrive, ops.BarrierWait, ops.BlockBarrier, ops.CommitGroup,
-    ops.CopyIn, ops.Counter, ops.CounterAdd, ops.CounterRead, ops.Phase, ops.ProductWait,
+    ops.CopyIn, ops.Counter, ops.CounterAdd, ops.CounterRead, ops.Overlap, ops.Phase,
+    ops.ProductWait,
     ops.ProxyFence, ops.SetMaxRegisters, ops.StateLayout, ops.TensorCommit, ops.TmemCommit,
     ops.TmemWaitLoad, ops.WaitGroup, ops.WarpId, ops.WarpgroupId, ops.Warps,
 )  # fmt: skip

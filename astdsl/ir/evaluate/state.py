@@ -77,6 +77,8 @@ class Memory:
     # Of global memory: how many copies out write each element and are not known to be complete.
     writers: Array | None = None
     landing: list[Landing] = field(default_factory=list)
+    # Of shared memory: what is lost when this is written.
+    overlapping: list[Memory] = field(default_factory=list)
     # Of shared memory: what each store wrote last, the latest last.
     stores: dict[Span, Place] = field(default_factory=dict)
 

@@ -143,6 +143,26 @@ class AllocSmem(Op):
         return (RefType(shape=self.shape, dtype=self.dtype, space=SMEM),)
 
 
+class Overlap(Op):
+    """Let groups of shared buffers take turns in one region, each group side by side.
+
+    `sizes` are the numbers of buffers of the groups. Writing to one group loses what others hold.
+    """
+
+    effect = ACTS
+    refs: tuple[Value, ...]
+    sizes: tuple[int, ...]
+
+    def groups(self) -> list[tuple[Value, ...]]:
+        """Return the buffers by group."""
+        left = iter(self.refs)
+        return [tuple(next(left) for _ in range(size)) for size in self.sizes]
+
+    def verify(self) -> None:
+        assert sum(self.sizes) == len(self.refs), "Overlap: sizes of the groups"
+        assert all(v.ref.space == SMEM for v in self.refs), "Overlap: of shared memory"
+
+
 class StateLayout(Op):
     """State more of the physical layout of a shared buffer, for the whole kernel.
 

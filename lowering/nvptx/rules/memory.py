@@ -226,6 +226,11 @@ def _alloc_smem(emitter: Emitter, op: ops.AllocSmem) -> None:
     """Write nothing: the shared-memory plan placed it before the walk."""
 
 
+@lowers(ops.Overlap)
+def _overlap(emitter: Emitter, op: ops.Overlap) -> None:
+    """Write nothing: the shared-memory plan placed the buffers over each other."""
+
+
 @lowers(ops.StateLayout)
 def _state_layout(emitter: Emitter, op: ops.StateLayout) -> None:
     """Write nothing: the shared-memory plan laid the buffer out so."""
