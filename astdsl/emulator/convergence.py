@@ -19,9 +19,12 @@ if TYPE_CHECKING:
     from astdsl.emulator.machine import Machine
     from astdsl.emulator.scalars import Array, BoolArray
 
-__all__ = ["WARPGROUP_THREADS", "Gathering", "Warpgroup", "is_whole", "warpgroups"]
+__all__ = [
+    "WARPGROUP_THREADS", "Gathering", "Warpgroup", "is_whole", "require_converged", "warpgroups",
+]  # fmt: skip
 
 WARPGROUP_THREADS = 128
+WARP_THREADS = 32
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -62,6 +65,7 @@ class Gathering:
         whole = self._ready(m, lanes)
         if whole.all():
             return lanes
+        require_converged(m, lanes)
         # Blocked lanes at one instruction are one group, so `_ready` sees all who have come.
         m.block(lanes.where(~whole), self._wait)
         return lanes.where(whole) if whole.any() else lane_sets.NONE
@@ -75,6 +79,28 @@ class Gathering:
 
     def _describe(self, m: Machine, lanes: Lanes) -> str:
         return f"waits for the others of its {self._width} threads to execute this instruction too"
+
+
+def require_converged(m: Machine, lanes: Lanes) -> None:
+    """Fault if other lanes of a warp wait at another `.aligned` instruction than these.
+
+    A warp executes such an instruction with all of its lanes (PTX ISA 9.7.13.1, ".aligned").
+    """
+    if is_whole(m, lanes, WARP_THREADS) or m.guard is None:
+        return
+    here = m.thread_of[lanes.sel] // WARP_THREADS * m.n_blocks + m.block_of[lanes.sel]
+    for pc, others in m.waiting():
+        if pc == m.pc or not m.program.is_aligned(pc):
+            continue
+        there = m.thread_of[others.sel] // WARP_THREADS * m.n_blocks + m.block_of[others.sel]
+        split = np.isin(here, there)
+        if split.any():
+            raise m.fault(
+                "E214",
+                "lanes of one warp are divided between two `.aligned` instructions: this one, and "
+                f"{m.program.instructions[pc].opcode} ({m.place_text(pc)})",
+                int(lanes.index[np.argmax(split)]),
+            )
 
 
 def _learn_nothing(m: Machine, lanes: Lanes) -> None:

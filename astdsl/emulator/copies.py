@@ -197,6 +197,7 @@ def issue_load(transfer: Transfer, barrier_rows: Array, barrier_offsets: Array) 
     operation.signals = True
     if m.guard is not None:
         m.guard.begin_write(operation, transfer.lanes, chunks)
+        m.guard.require_shown(transfer.lanes, barrier_rows, barrier_offsets)
     m.asynchronous.issue(operation)
 
 
@@ -234,6 +235,7 @@ def issue_shared(
         m.guard.begin_read(operation, source.lanes, source.chunks())
         begin = m.guard.begin_write if combine is None else m.guard.begin_combine
         begin(operation, target.lanes, target.chunks())
+        m.guard.require_shown(target.lanes, *barrier)
     m.asynchronous.issue(operation)
 
 

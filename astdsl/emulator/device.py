@@ -16,7 +16,7 @@ from astdsl.emulator.arguments import Unwritten, bind
 from astdsl.emulator.asynchronous import Completion
 from astdsl.emulator.global_memory import GlobalMemory
 from astdsl.emulator.limits import Triple, check_launch, cluster_of, triple
-from astdsl.emulator.machine import Launch, Machine
+from astdsl.emulator.machine import Fences, Launch, Machine
 from astdsl.emulator.memory import Memory
 from astdsl.emulator.orders import Order
 from astdsl.emulator.program import Program, prepare
@@ -77,6 +77,7 @@ def run(
     order: Order = "min-pc",
     uninitialised: Sequence[Array | Unwritten] = (),
     check: bool = True,
+    strict: bool | None = None,
 ) -> None:
     """Run a kernel of a PTX text for a whole grid.
 
@@ -88,7 +89,9 @@ def run(
     first: those that are behind ("min-pc"), ahead ("max-pc"), each in turn ("round-robin"), or at
     random from an integer seed. The contents of the arrays in `uninitialised` count as unwritten;
     an `Unwritten` keeps what this run wrote for the next.
-    Without `check` hazards between threads are not looked for. Raises `DeviceFault`.
+    Without `check` hazards between threads are not looked for. `strict` says whether a missing
+    `tcgen05.fence` or `fence.mbarrier_init` is a fault; by default it is one in programs that have
+    any of that kind, since some compilers leave them out. Raises `DeviceFault`.
     """
     program = _PROGRAMS.get(ptx, kernel)
     memory = GlobalMemory()
@@ -104,8 +107,9 @@ def run(
     for start in range(0, n_blocks, batch):
         index = tuple(axis[start : start + batch] for axis in blocks)
         launch = Launch(
-            grid3, block3, cluster3, (index[0], index[1], index[2]), completion, check, order
-        )
+            grid3, block3, cluster3, (index[0], index[1], index[2]), completion, check, order,
+            program.fences if strict is None else Fences(strict, strict),
+        )  # fmt: skip
         if reused is None or reused.n_blocks != len(index[0]):
             reused = _Storage(program, launch, shared_bytes)
         reused.machine(launch, memory, parameters, variables).run()

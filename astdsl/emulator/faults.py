@@ -51,6 +51,8 @@ HELP = {
     **dict.fromkeys(["E255", "E257", "E258", "E259"], _COPY),
     **dict.fromkeys([f"E26{n}" for n in range(10)], _PRODUCT),
     **dict.fromkeys([f"E27{n}" for n in range(10)], _TENSOR),
+    "E279": "execute `tcgen05.fence::before_thread_sync` before the signal and "
+    "`tcgen05.fence::after_thread_sync` after the wait",
     **dict.fromkeys([f"E28{n}" for n in range(10)], _DESCRIPTOR),
 }
 

@@ -109,6 +109,24 @@ class SharedGuard:
         """Run `fence.proxy.async` of warps."""
         self.races.fence(lanes)
 
+    def fence_barriers(self, lanes: Lanes) -> None:
+        """Run `fence.mbarrier_init` of warps."""
+        self.races.fence(lanes, barriers_only=True)
+
+    def require_shown(self, lanes: Lanes, rows: Array, offsets: Array) -> None:
+        """Check that mbarriers may be seen by asynchronous work, and by other blocks."""
+        if not self._m.launch.fences.mbarrier_init:
+            return
+        hidden = self.races.hidden(rows, offsets)
+        if hidden.any():
+            at = int(np.argmax(hidden))
+            raise self._m.fault(
+                "E259", f"the mbarrier at shared {int(offsets[at]):#x} is used before a fence lets "
+                "asynchronous work and other blocks see that it was initialised",
+                int(lanes.index[at]),
+                help="execute `fence.mbarrier_init.release.cluster` after mbarrier.init",
+            )  # fmt: skip
+
     def undefine(self, rows: Array, offsets: Array) -> None:
         """Note that bytes hold nothing, although a copy has come."""
         self._clean[rows, offsets >> _CHUNK_SHIFT] = False
@@ -140,6 +158,10 @@ class SharedGuard:
     def arrive_mbarrier(self, lanes: Lanes, rows: Array, offsets: Array) -> None:
         """Note that warps arrive at mbarriers."""
         self.races.touch(lanes, rows, offsets, BARRIER_BYTES)
+        if self._m.launch.cluster_size > 1:
+            remote = rows != self._m.block_of[lanes.sel]
+            if remote.any():
+                self.require_shown(lanes.where(remote), rows[remote], offsets[remote])
         self._mbarriers.give(self.clocks.warps(lanes), rows, self._barriers.columns(offsets))
 
     def pass_mbarrier(self, lanes: Lanes, rows: Array, offsets: Array) -> None:

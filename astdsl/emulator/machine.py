@@ -7,8 +7,8 @@ is run as several machines, one after the other (device.py).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable, Iterator
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
@@ -62,6 +62,14 @@ class Group:
 
 
 @dataclass(frozen=True, slots=True)
+class Fences:
+    """Which fences a program may not leave out, of those that some compilers leave out."""
+
+    tcgen05: bool = False
+    mbarrier_init: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Launch:
     """The blocks that one machine runs: their linear numbers in the grid, cluster by cluster."""
 
@@ -72,6 +80,7 @@ class Launch:
     completion: Completion
     check: bool = True
     order: Order = "min-pc"
+    fences: Fences = field(default_factory=Fences)
 
     @property
     def n_threads(self) -> int:
@@ -200,6 +209,10 @@ class Machine:
         if lanes.n:
             self._add(self._blocked, Group(self.pc, lanes, self.group.stack, condition))
             self.wake = True
+
+    def waiting(self) -> Iterator[tuple[int, Lanes]]:
+        """Yield where lanes are blocked, and which."""
+        yield from ((group.pc, group.lanes) for group in self._blocked)
 
     def give_way(self, lanes: Lanes) -> None:
         """Let every other group and a pending operation go first: the lanes are polling."""

@@ -15,7 +15,7 @@ from astdsl.emulator.isa import Control, Execute
 from astdsl.emulator.isa.families import lookup
 from astdsl.emulator.lanes import Lanes
 from astdsl.emulator.layout import Layout, lay_out
-from astdsl.emulator.machine import Machine
+from astdsl.emulator.machine import Fences, Machine
 from astdsl.emulator.operands import Operands, Site
 from astdsl.emulator.registers import Place
 from astdsl.emulator.syntax import Function, Instruction, Module
@@ -23,6 +23,10 @@ from astdsl.emulator.undefined import require_defined, tracked
 
 # Opcodes that use the async proxy: only programs with one of them pay for the hazard checks.
 _ASYNCHRONOUS = ("mbarrier.", "cp.async.bulk", "cp.reduce.async.bulk", "wgmma.", "tcgen05.")
+
+
+# `bar` is `barrier` with `.aligned` (PTX ISA 9.7.13.1).
+_ALIGNED = ("bar.sync", "bar.red", "bar.arrive", "bar.cta.")
 
 
 @dataclass(slots=True)
@@ -44,11 +48,17 @@ class Program:
     entry: int = 0
     is_asynchronous: bool = False
     meets_other_blocks: bool = False
+    fences: Fences = field(default_factory=Fences)
 
     def active(self, m: Machine, pc: int, lanes: Lanes) -> Lanes:
         """Return the lanes for which the instruction's guard predicate holds."""
         guard = self.guards[pc]
         return lanes if guard is None else guard(m, lanes)
+
+    def is_aligned(self, pc: int) -> bool:
+        """Say whether a warp must execute an instruction with all of its lanes."""
+        opcode = self.instructions[pc].opcode
+        return opcode.startswith(_ALIGNED) or ".aligned" in opcode
 
     def check_control(self, m: Machine, pc: int, lanes: Lanes) -> None:
         """Refuse an undefined predicate or operand of an instruction that diverts lanes."""
@@ -70,7 +80,12 @@ def prepare(module: Module, kernel: str) -> Program:
         end = Site(layout, each, start, len(program.steps))
         _append(program, Operands(_implied_return(each), end))
     _cut(program)
+    program.fences = Fences(_has(program, "tcgen05.fence"), _has(program, "fence.mbarrier_init"))
     return program
+
+
+def _has(program: Program, opcode: str) -> bool:
+    return any(each.opcode.startswith(opcode) for each in program.instructions)
 
 
 def _implied_return(function: Function) -> Instruction:

@@ -45,6 +45,8 @@ class SharedRaces:
         # Up to when the ordinary writes of each warp of a cluster are covered by a proxy fence.
         self._size = m.launch.cluster_size
         self._covered = np.zeros((n // self._size, clocks.n_actors - 1), np.int32)
+        # The same for mbarriers that they made, which another fence covers as well.
+        self._shown = np.zeros_like(self._covered)
 
     # Ordinary accesses.
 
@@ -120,13 +122,25 @@ class SharedRaces:
 
     # The async proxy.
 
-    def fence(self, lanes: Lanes) -> None:
-        """Run fence.proxy.async: what the warps know of and did themselves is covered."""
+    def fence(self, lanes: Lanes, *, barriers_only: bool = False) -> None:
+        """Run fence.proxy.async: what the warps know of and did themselves is covered.
+
+        fence.mbarrier_init covers the mbarriers that they made.
+        """
         clocks = self._clocks
         rows, warps = np.nonzero(clocks.mask(lanes))
         mine = clocks.known[rows, warps, :-1]
         mine[np.arange(len(rows)), clocks.actors(rows, warps)] = clocks.now
-        np.maximum.at(self._covered, rows // self._size, mine)
+        np.maximum.at(self._shown, rows // self._size, mine)
+        if not barriers_only:
+            np.maximum.at(self._covered, rows // self._size, mine)
+
+    def hidden(self, rows: Array, offsets: Array) -> BoolArray:
+        """Say which mbarriers were made without a fence that shows them to others since then."""
+        stamps = self._written[rows, offsets >> 2]
+        time, actor = np.divmod(stamps, self._clocks.n_actors)
+        late: BoolArray = (time > self._shown[rows // self._size, actor]) & (stamps > 0)
+        return late
 
     def uncovered(self, index: Index) -> BoolArray:
         """Say which chunks have an ordinary write that no proxy fence covers."""

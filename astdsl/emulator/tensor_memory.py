@@ -54,7 +54,7 @@ class TensorMemory:
         self._users: list[tuple[Operation, Cells, bool]] = []
         self._races: TensorRaces | None = None
         if m.guard is not None:
-            self._races = TensorRaces(m.guard.clocks, shape)
+            self._races = TensorRaces(m.guard.clocks, shape, m.launch.cluster_size)
         m.exit_checks.append(self._check_freed)
 
     # Allocation.
@@ -128,6 +128,7 @@ class TensorMemory:
                 "without tcgen05.wait::ld", lane,
             )  # fmt: skip
         self._check_operation(cells, lanes, f"the {operation.what} uses", writes=writes)
+        self._check_fences(cells, lanes, f"the {operation.what} uses", writes=writes)
         counts = self._writing if writes else self._reading
         counts[self._index(cells)] += 1
         self._users.append((operation, cells, writes))
@@ -138,6 +139,23 @@ class TensorMemory:
             where = self._index(cells)
             unordered = self._races.unordered_operation(where, known, writes=writes)
             self._check_order(unordered, where, int(lanes.index[0]), what)
+
+    def _check_fences(self, cells: Cells, lanes: Lanes, what: str, *, writes: bool) -> None:
+        if self._races is None or not self._m.launch.fences.tcgen05:
+            return
+        # One thread issues for each block; that of the pair's even block for both of a pair.
+        warps = self._m.thread_of[lanes.sel] >> 5
+        where = self._index(cells)
+        rows = self._m.block_of[lanes.sel]
+        if (rows == cells[0]).all():
+            bad = self._races.unfenced_operation(where, warps, writes=writes)
+            self._check_fenced(bad, where, int(lanes.index[0]), what)
+
+    def fence(self, lanes: Lanes, *, after: bool) -> None:
+        """Run tcgen05.fence::after_thread_sync, or ::before_thread_sync."""
+        if self._races is not None:
+            rows, warps = self._m.block_of[lanes.sel], self._m.thread_of[lanes.sel] >> 5
+            self._races.fence(rows, warps, after=after)
 
     def end(self, operation: Operation) -> None:
         """End all accesses of an operation; what it wrote is defined."""
@@ -177,6 +195,10 @@ class TensorMemory:
         bad = self._races.unordered_access(where, warps, stores=stores)
         at = int(np.argmax(bad.reshape(len(leaders), -1).any(axis=1)))
         self._check_order(bad, where, int(leaders[at]), "this access uses")
+        if self._m.launch.fences.tcgen05:
+            bad = self._races.unfenced_access(where, warps)
+            at = int(np.argmax(bad.reshape(len(leaders), -1).any(axis=1)))
+            self._check_fenced(bad, where, int(leaders[at]), "this access uses")
         self._races.note(where, warps, stores=stores)
 
     def _check_free(self, busy: BoolArray, where: Where, leaders: Array, verb: str) -> None:
@@ -194,6 +216,15 @@ class TensorMemory:
                 "E277", f"{what} column {place[2]} of tensor memory, and nothing orders that after "
                 f"its use before ({self._races.place_text(place)})", lane,
                 help="wait for the commit's mbarrier, or put a barrier between the two",
+            )  # fmt: skip
+
+    def _check_fenced(self, bad: BoolArray, where: Where, lane: int, what: str) -> None:
+        if bad.any() and self._races is not None:
+            _, place = _first(bad, where)
+            raise self._m.fault(
+                "E279", f"{what} column {place[2]} of tensor memory; threads synchronise between "
+                f"that and its use before ({self._races.place_text(place)}), without tcgen05.fence",
+                lane,
             )  # fmt: skip
 
     def wait_stores(self, rows: Array, warps: Array) -> None:

@@ -23,8 +23,13 @@ Where = tuple[Any, Any, Any]
 class TensorRaces:
     """Stamps of loads and stores, and times of products and copies, for all cells of a machine."""
 
-    def __init__(self, clocks: Clocks, shape: tuple[int, int, int]) -> None:
+    def __init__(self, clocks: Clocks, shape: tuple[int, int, int], size: int) -> None:
         self._clocks = clocks
+        self._size = size
+        # What each warp knew at its last fence::after_thread_sync, itself always; and of all actors
+        # of a cluster the time of their last fence::before_thread_sync.
+        self._acquired = np.where(clocks.known > 0, clocks.known, 0)
+        self._released = np.zeros((shape[0] // size, clocks.n_actors), np.int32)
         self._stored = np.zeros(shape, np.int32)
         self._loaded = np.zeros(shape, np.int32)
         # When an asynchronous operation has last used a cell, and last written it.
@@ -59,6 +64,43 @@ class TensorRaces:
         bad = self._clocks.unordered(self._stored[where], known)
         if writes:
             bad = bad | self._clocks.unordered(self._loaded[where], known)
+        return bad
+
+    # Fences between tcgen05 accesses and the synchronisation of threads (PTX ISA 9.7.16.6.4).
+
+    def fence(self, rows: Array, warps: Array, *, after: bool) -> None:
+        """Run tcgen05.fence of warps: after what they waited for, or before they signal."""
+        if after:
+            self._acquired[rows, warps] = self._clocks.known[rows, warps]
+        else:
+            actors = self._clocks.actors(rows, warps)
+            self._released[rows // self._size, actors] = self._clocks.now
+
+    def unfenced_access(self, where: Where, warps: Array) -> BoolArray:
+        """Say which cells warps access without fences between that and an ordered use before."""
+        rows = where[0].reshape(-1)
+        acquired = self._acquired[rows, warps]
+        bad: BoolArray = self._written[where] > acquired[:, -1][:, None, None]
+        return bad | self._unfenced(self._stored[where], rows, warps, acquired)
+
+    def unfenced_operation(self, where: Where, warps: Array, *, writes: bool) -> BoolArray:
+        """Say which cells an operation of warps uses without fences after warps' accesses."""
+        rows = where[0].reshape(-1)
+        acquired = self._acquired[rows, warps]
+        bad = self._unfenced(self._stored[where], rows, warps, acquired)
+        if writes:
+            bad |= self._unfenced(self._loaded[where], rows, warps, acquired)
+        return bad
+
+    def _unfenced(self, stamps: Array, rows: Array, warps: Array, acquired: Array) -> BoolArray:
+        if not stamps.any():
+            return np.zeros(stamps.shape, np.bool_)
+        time, actor = np.divmod(stamps.reshape(len(stamps), -1), self._clocks.n_actors)
+        released = self._released[rows // self._size]
+        late = time > np.take_along_axis(acquired, actor, axis=1)
+        late |= time > np.take_along_axis(released, actor, axis=1)
+        late &= actor != self._clocks.actors(rows, warps)[:, None]
+        bad: BoolArray = late.reshape(stamps.shape)
         return bad
 
     def place_text(self, place: tuple[int, int, int]) -> str:

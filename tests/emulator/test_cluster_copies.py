@@ -278,3 +278,15 @@ def test_four_rows_are_scattered() -> None:
     expected = np.zeros_like(array)
     expected[[3, 9, 1]] = np.arange(24).reshape(3, 8)
     assert (array == expected).all()
+
+
+def test_a_barrier_that_was_not_shown_to_others_is_reported() -> None:
+    tensor_map = TensorMap.of(np.zeros((32, 32), np.uint8), (8, 32))
+    for body, count in ((multicast(2, 3), 1), (ARRIVE + wait("%r2", 0), 32)):
+        other = f"""
+          @%p0 mbarrier.inval.shared::cta.b64 [%r2];
+          @%p0 mbarrier.init.shared::cta.b64 [%r2], {count};
+        """
+        fault("E259", other + SYNC + body, [tensor_map], ["map"], 512)
+        shown = other + "@%p0 fence.mbarrier_init.release.cluster;" + SYNC + body
+        launch(shown, [tensor_map], ["map"], 128)

@@ -314,3 +314,14 @@ def test_threads_that_go_round_for_ever_are_reported(loop: str) -> None:
 def test_a_long_loop_is_not_one_for_ever() -> None:
     body = """mov.b32 %r9, 0; L: add.u32 %r9, %r9, 1; setp.lt.u32 %p0, %r9, 70000; @%p0 bra L;"""
     assert results(body, 32) == [70000] * 32
+
+
+def test_a_warp_divided_between_two_barriers_is_a_fault() -> None:
+    body = """mov.u32 %r0, %tid.x; and.b32 %r1, %r0, 1; setp.eq.u32 %p0, %r1, 0;
+      @%p0 bra EVEN; bar.sync 0; bra END; EVEN: bar.sync 0; END:"""
+    text = module(body, ["u64"], ".reg .b32 %r<4>; .reg .pred %p<2>; .shared .b8 sh[16];")
+    for order in ("min-pc", "max-pc"):
+        with pytest.raises(DeviceFault, match="divided between two") as error:
+            run(text, "k", (1,), (64,), [np.zeros(1)], order=order)
+        assert error.value.code == "E214"
+    run(text.replace("bar.sync", "barrier.sync"), "k", (1,), (64,), [np.zeros(1)])

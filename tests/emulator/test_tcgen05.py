@@ -45,6 +45,7 @@ END = """
   @%p7 tcgen05.dealloc.cta_group::1.sync.aligned.b32 %r10, 64;
 """
 COMMIT = "@%p0 tcgen05.commit.cta_group::1.mbarrier::arrive::one.shared::cluster.b64 [%r2];"
+BEFORE = "tcgen05.fence::before_thread_sync;"
 AFTER = "tcgen05.fence::after_thread_sync;"
 
 
@@ -80,13 +81,14 @@ def launch(
     *,
     end: str = END,
     grid: int = 1,
+    strict: bool | None = None,
 ) -> NDArray[Any]:
     data = np.zeros(IMAGE_BYTES, np.uint8) if image is None else image
     out = np.zeros((grid * 128, n), np.uint32)
     ptx = kernel(
         BEGIN + body + end, ["u64", "u64"], target="sm_100a", shared_bytes=IMAGE_BYTES + 16
     )
-    run(ptx, "k", (grid,), (128,), [data, out], completion=completion)
+    run(ptx, "k", (grid,), (128,), [data, out], completion=completion, strict=strict)
     return out
 
 
@@ -246,10 +248,29 @@ def test_a_may_lie_in_tensor_memory() -> None:
     image, code = operands(random_tile(128, 16, "f16"), b)
     # Every row of A is 1 throughout: two halves of 1.0 in each cell, in columns 32 to 39.
     code += "mov.u32 %r20, 0x3C003C00; add.u32 %r14, %r10, 32; add.u32 %r12, %r12, 32;"
-    code += store(8, "%r20") + "bar.sync 0; sub.u32 %r12, %r12, 32;"
+    code += store(8, "%r20") + BEFORE + "bar.sync 0;" + AFTER + "sub.u32 %r12, %r12, 32;"
     out = launch(finished(code + product(BITS, "f16", a="[%r14]")) + load(32), image, 32)
     sums = np.tile(b.astype(np.float32).sum(axis=1), (128, 1))
     assert np.array_equal(out.view(np.float32), sums)
+
+
+@pytest.mark.parametrize("missing", [BEFORE, AFTER])
+def test_a_missing_fence_around_a_barrier_of_threads_is_a_fault(missing: str) -> None:
+    image, code, _ = tiles()
+    code += "mov.u32 %r20, 0;" + store(32, "%r20") + BEFORE + "bar.sync 0;" + AFTER
+    code += product(BITS, "f16")
+    launch(finished(code) + load(32), image)
+    first = code.replace(missing, "", 1)
+    assert "without tcgen05.fence" in fault("E279", finished(first) + load(32), image)
+
+
+def test_a_missing_fence_after_a_commit_is_a_fault_where_they_are_looked_for() -> None:
+    image, code, _ = tiles()
+    code += product(BITS, "f16") + COMMIT + wait("%r2", 0) + load(32)
+    launch(code, image)
+    launch(code, image, strict=False)
+    assert "without tcgen05.fence" in fault("E279", code, image, strict=True)
+    fault("E279", BEFORE + code, image)
 
 
 @pytest.mark.parametrize(

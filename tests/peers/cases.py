@@ -73,7 +73,7 @@ def _uniform(o: Array, seed: int) -> Array:
         keys = (keys + np.array([0x9E3779B9, 0xBB67AE85], np.uint64)) & low
     signed = counter[0].astype(np.uint32).view(np.int32)
     positive = np.where(signed < 0, -signed - 1, signed)
-    return positive.astype(np.float32) * np.float32(4.6566127342e-10)
+    return np.asarray(positive.astype(np.float32) * np.float32(4.6566127342e-10))
 
 
 def _matmul(random: np.random.Generator) -> list[Any]:

@@ -9,7 +9,7 @@ import pytest
 from tests.peers.cases import check
 from tests.peers.launches import STORED, stored
 
-SCHEDULES = {
+SCHEDULES: dict[str, dict[str, Any]] = {
     "late": {"completion": "late"},
     "early": {"completion": "early", "order": "max-pc"},
     "seeded": {"completion": 1, "order": 2},
@@ -19,5 +19,4 @@ SCHEDULES = {
 @pytest.mark.parametrize("schedule", SCHEDULES)
 @pytest.mark.parametrize("stem", sorted(path.stem for path in STORED.glob("*.ptx")))
 def test_a_stored_kernel_runs_without_a_report(stem: str, schedule: str) -> None:
-    chosen: dict[str, Any] = SCHEDULES[schedule]
-    check(stem.partition("-")[0], stored(stem), **chosen)
+    check(stem.partition("-")[0], stored(stem), **SCHEDULES[schedule])

@@ -8,6 +8,7 @@ import numpy as np
 
 from astdsl.emulator import lanes as lane_sets
 from astdsl.emulator.barriers import N_BARRIERS
+from astdsl.emulator.convergence import require_converged
 from astdsl.emulator.isa import Control, Execute, controls, executes
 from astdsl.emulator.machine import Condition
 from astdsl.emulator.syntax import Immediate, Symbol
@@ -114,12 +115,15 @@ class _Barrier:
     def __init__(self, ops: Operands, first: int, n_after: int) -> None:
         args = ops.args[first : len(ops.args) - n_after]
         self.number = ops.source(args[0], "u32") if args else None
+        self.is_aligned = ops.instruction.opcode.startswith("bar.") or ops.has("aligned")
         self.uniform = not args or isinstance(args[0], Immediate)
         self.count = ops.source(args[1], "u32") if len(args) > 1 else None
         ops.sensitive += ops.reads
 
     def arrive(self, m: Machine, lanes: Lanes, votes: BoolArray | None) -> None:
         """Count the lanes in, barrier by barrier."""
+        if self.is_aligned:
+            require_converged(m, lanes)
         numbers = self._numbers(m, lanes)
         state = m.state(_Arrivals)
         state.barrier[lanes.sel] = numbers

@@ -239,9 +239,14 @@ def prepare_try_wait(ops: Operands) -> Control:
 
 @executes("fence.mbarrier_init")
 def prepare_init_fence(ops: Operands) -> Execute:
-    """`fence.mbarrier_init.release.cluster`: barriers are seen at once here."""
+    """`fence.mbarrier_init.release.cluster`: others see the barriers made before it."""
     ops.allow("mbarrier_init", "release", "cluster")
-    return lambda m, lanes: None
+
+    def execute(m: Machine, lanes: Lanes) -> None:
+        if m.guard is not None:
+            m.guard.fence_barriers(lanes)
+
+    return execute
 
 
 @executes("fence.proxy.async")

@@ -72,8 +72,7 @@ class _Collective:
         rows = pairs(m, lanes).rows.reshape(-1, 2)
         there = np.zeros(m.n_blocks, np.bool_)
         there[m.block_of[lanes.sel]] = True
-        ready: BoolArray = there[rows].all(axis=1)
-        return ready
+        return np.asarray(there[rows].all(axis=1), np.bool_)
 
     def _describe(self, m: Machine, lanes: Lanes) -> str:
         return "waits for a warp of the other block of its pair to execute this instruction too"
@@ -186,11 +185,12 @@ def prepare_relinquish(ops: Operands) -> Execute:
 
 @executes("tcgen05.fence::before_thread_sync", "tcgen05.fence::after_thread_sync")
 def prepare_fence(ops: Operands) -> Execute:
-    """`tcgen05.fence::...`: order with other threads; the emulator's order is stronger."""
+    """`tcgen05.fence::...`: orders accesses with what threads signal and wait for."""
     ops.allow("fence::before_thread_sync", "fence::after_thread_sync")
+    after = ops.has("fence::after_thread_sync")
 
     def execute(m: Machine, lanes: Lanes) -> None:
-        """Do nothing."""
+        tensor_memory(m).fence(lanes, after=after)
 
     return execute
 
@@ -212,6 +212,8 @@ def prepare_commit(ops: Operands) -> Execute:
         if mask is not None:
             spread = spread_by_mask(m, lanes, mask)
             lanes, rows, offsets = spread.lanes, spread.rows, spread.of(offsets)
+        if m.guard is not None:
+            m.guard.require_shown(lanes, rows, offsets)
         ones, pc, who = np.ones(lanes.n, np.int64), m.pc, lanes
         m.state(OpenProduct).product = None
 

@@ -1,0 +1,70 @@
+"""No sleeping: what breaks the synchronisation of our kernels is found, one instruction at a time.
+
+A part of the mutants is judged here; `python -m tests.emulator.mutation` judges all of them.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.acceptance.test_deletions import PROGRAMS
+from tests.emulator.equivalence import equivalence
+from tests.emulator.mutants import Mutant, mutants
+from tests.emulator.mutation import SCHEDULES, SURVIVED, Program, main, recorded, verdict
+
+STEP = 4
+TEXT = """mbarrier.init.shared::cta.b64 [%r5], %r6;
+@%p1 mbarrier.arrive.expect_tx.shared::cta.b64 _, [%r5], 512;
+mbarrier.try_wait.parity.shared::cta.b64 done, [%r5], %r7;
+wgmma.wait_group.sync.aligned 1;
+add.u32 %r1, %r2, %r3;
+"""
+
+
+@pytest.fixture(scope="module", params=list(PROGRAMS))
+def program(request: pytest.FixtureRequest) -> Program:
+    return recorded(request.param)
+
+
+def test_a_program_that_is_not_mutated_is_silent(program: Program) -> None:
+    assert [program.trial(program.ptx, schedule) for schedule in SCHEDULES] == [""] * 4
+
+
+def test_every_mutant_is_found_or_equivalent_for_a_reason(program: Program) -> None:
+    judged = {m: verdict(program, m) for m in list(mutants(program.ptx))[::STEP]}
+    assert not [str(mutant) for mutant, what in judged.items() if what == SURVIVED]
+    assert any(what.startswith("E2") for what in judged.values())
+
+
+def test_every_instruction_of_synchronisation_has_mutants() -> None:
+    found: dict[int, list[str]] = {}
+    for mutant in mutants(TEXT):
+        found.setdefault(mutant.line, []).append(mutant.change)
+    sizes = ["16 bytes more", "16 bytes less", "twice the bytes", "half the bytes"]
+    assert found == {
+        0: ["deleted", "one arrival more", "one arrival less"],
+        1: ["deleted", "next barrier", *sizes],
+        2: ["deleted", "other parity", "next barrier"],
+        3: ["deleted", "one group more in flight"],
+    }
+
+
+def test_a_mutant_changes_one_operand_and_keeps_the_guard() -> None:
+    line = "@%p1 mbarrier.arrive.expect_tx.shared::cta.b64 _, [%r5], %r6;"
+    more = next(m for m in mutants(line) if m.change == "16 bytes more")
+    assert more.after == (
+        "{ .reg .b32 changed; add.u32 changed, %r6, 16; "
+        "@%p1 mbarrier.arrive.expect_tx.shared::cta.b64 _, [%r5], changed; }"
+    )
+    assert more.apply(f"{line}\nret;\n") == f"{more.after}\nret;\n"
+
+
+def test_a_barrier_that_orders_accesses_is_not_equivalent() -> None:
+    lines = ["st.shared.b32 [%r1], %r2;", "bar.sync 0;", "ld.shared.b32 %r3, [%r4];"]
+    assert not equivalence(lines, Mutant(1, "deleted", "bar.sync 0;", ""))
+    assert equivalence(["ret;", *lines[:2]], Mutant(2, "deleted", "bar.sync 0;", ""))
+
+
+def test_the_score_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--only", "ring", "--part", "3/40"]) == 0
+    assert "ring: 1 mutants: 1 reported" in capsys.readouterr().out
