@@ -11,7 +11,7 @@ from typing import Any
 from astdsl.errors import BadWindow, ShapeMismatch, TypeMismatch, UnsupportedFeature, did_you_mean
 from astdsl.ir import ops
 from astdsl.ir.core import Value
-from astdsl.ir.dtypes import DType, bf16, boolean, f16, f32
+from astdsl.ir.dtypes import DType, bf16, boolean, f8e4m3, f8e5m2, f16, f32, i8, i32, tf32, u8
 from astdsl.ir.types import SMEM, AccumulatorType, scalar
 from astdsl.lang.elementwise import settle, sources
 from astdsl.lang.indices import form_of, index_value
@@ -24,7 +24,14 @@ from astdsl.lang.views import AxisView
 from astdsl.lang.windows import Span1D, spelled_out, window_of
 
 # Of operands that meet: what the products are summed in. PTX ISA 9.7.15.5, 9.7.16.
-KINDS = {(f16, f16): (f32,), (bf16, bf16): (f32,)}
+KINDS = {
+    (f16, f16): (f32, f16),
+    (bf16, bf16): (f32,),
+    (f32, f32): (f32,),
+    (tf32, tf32): (f32,),
+    **{(a, b): (f32, f16) for a in (f8e4m3, f8e5m2) for b in (f8e4m3, f8e5m2)},
+    **{(a, b): (i32,) for a in (i8, u8) for b in (i8, u8)},
+}
 K_BYTES = 32
 ROWS, COLUMNS = 64, 8
 
@@ -177,7 +184,7 @@ def _allocated(shape: tuple[int, ...], dtype: DType) -> Value:
 
 
 def _names(dtypes: tuple[DType, ...]) -> str:
-    return ", ".join(d.name for d in dtypes)
+    return " or ".join(d.name for d in dtypes)
 
 
 def _require_multiples(what: str, rows: int, columns: int) -> None:
@@ -193,8 +200,10 @@ def wgmma(acc: object, a: object, b: object) -> None:
     """Start `acc += a @ b` asynchronously, one group of products; sm_90a.
 
     `a` (m, k) is in shared memory or a tile, `b` (k, n) in shared memory; `ref.T` transposes.
-    f16 or bf16, summed in f32. k is a multiple of 32 bytes. What was stored to the operands before
-    must be followed by `commit_smem()`; they are read until `wgmma_wait` says that they are not.
+    f16, bf16, f8 (mixed too) and f32, which is multiplied as tf32, are summed in f32, f16 and f8 in
+    f16 too; i8 and u8 (mixed too) in i32. Operands of 16 bits may be contiguous along any axis,
+    others along k. k is a multiple of 32 bytes. What was stored to the operands before must be
+    followed by `commit_smem()`; they are read until `wgmma_wait` says that they are not.
     PTX: wgmma.mma_async. Errors: TypeMismatch, ShapeMismatch, UnsupportedFeature.
     """
     target = _require_accumulator("wgmma", acc)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from astdsl.errors import BadWindow, ShapeMismatch, TypeMismatch, UnsupportedFeature
 from astdsl.ir import ops
 from astdsl.ir.core import SCRATCH
-from astdsl.ir.dtypes import DType, f32
+from astdsl.ir.dtypes import DType, boolean, f32
 from astdsl.ir.types import TMEM as TENSOR
 from astdsl.lang.branching import as_condition
 from astdsl.lang.elementwise import converted_to_target
@@ -39,9 +39,9 @@ def TMEM(  # noqa: N802
     """Return tensor memory of the block, unwritten: (64 or 128, columns); sm_100a.
 
     `async_load_tmem` and `async_store_tmem` move tiles; `tcgen05_mma` adds products to it. With
-    `packed`, 16-bit elements are two to a cell, as products read their left operand; without, each
-    takes a cell of 32 bits. Parts are columns of all rows: `acc.at[:, ds(start, 64)]`, at any
-    kernel integer. A block has 512 columns of cells. PTX: tcgen05.alloc.
+    `packed`, elements of 16 bits are two to a cell, of 8 bits four, as products read their left
+    operand; without, each takes a cell of 32 bits. Parts are columns of all rows, at any kernel
+    integer: `acc.at[:, ds(start, 64)]`. A block has 512 columns of cells. PTX: tcgen05.alloc.
     Errors: ShapeMismatch, TypeMismatch, UnsupportedFeature.
     """
     if collective or layout is not None:
@@ -71,11 +71,12 @@ def _require_packed(packed: object, dtype: DType) -> bool:
             f"`packed` of `TMEM` is True or False, got {packed!r}",
             help="True for the left operand of a product",
         )
-    if dtype.bits not in (16, CELL_BITS) or (packed and dtype.bits == CELL_BITS):
+    fits = (8, 16) if packed else (16, CELL_BITS)
+    if dtype.bits not in fits or dtype is boolean:
         raise fault(
             UnsupportedFeature,
             f"`TMEM` of {dtype}{', packed,' if packed else ''} is not in this version",
-            help="it holds 32-bit elements, and 16-bit ones packed or not",
+            help="it holds 32-bit elements, 16-bit ones packed or not, and 8-bit ones packed",
         )
     return packed
 
@@ -155,8 +156,9 @@ def tcgen05_mma(
     """Start `acc += a @ b` asynchronously, `acc = a @ b` where `accumulate` is false; sm_100a.
 
     `acc` (m, n) is in tensor memory, m 64 or 128, `a` (m, k) in shared memory or packed in tensor
-    memory, `b` (k, n) in shared memory; `ref.T` transposes. f16 or bf16, summed in f32. k is a
-    multiple of 32 bytes, n of 8, with 128 rows of 16. With a `barrier`, made with
+    memory, `b` (k, n) in shared memory; `ref.T` transposes. The dtypes are those of `wgmma`; those
+    of 8 bits may be contiguous along any axis too. k is a multiple of 32 bytes, n of 8, with 128
+    rows of 16. With a `barrier`, made with
     `orders_tensor_core=True`, the products of this thread arrive on it when they are done:
     `tcgen05_commit_arrive`. `accumulate` may be a kernel value.
     PTX: tcgen05.mma. Errors: TypeMismatch, ShapeMismatch, UnsupportedFeature.
@@ -178,7 +180,7 @@ def tcgen05_mma(
     slot = None if barrier is None else _require_slot(name, barrier)
     condition = as_condition(accumulate, "`accumulate`").value
     if in_tensor_memory:
-        if not _is_packed(left):
+        if not _is_packed(left) and left.dtype.bits < CELL_BITS:
             raise fault(
                 TypeMismatch,
                 f"`a` of `{name}` is packed where it is in tensor memory, got {left}",

@@ -13,6 +13,7 @@ from astdsl import (
     SMEM,
     KernelError,
     WGMMAAccumulatorRef,
+    bf16,
     f16,
     f32,
     i32,
@@ -28,7 +29,7 @@ WRONG: dict[str, tuple[Callable[[], Any], str]] = {
     "one axis": (lambda: ACC((64,)), "has two axes, rows and columns, got (64,)"),
     "odd rows": (lambda: ACC((48, 64)), "a multiple of 64 rows and of 8 columns, got 48 and 64"),
     "odd columns": (lambda: ACC((64, 4)), "got 64 and 4"),
-    "another sum": (lambda: ACC((64, 64), f16), "an accumulator is of f32, got f16"),
+    "another sum": (lambda: ACC((64, 64), bf16), "is of f32 or f16 or i32, got bf16"),
     "no accumulator": (
         lambda: wgmma(zeros((64, 64)), smem(64, 64), smem(64, 64)),
         "`acc` of `wgmma` is an accumulator",

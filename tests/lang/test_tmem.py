@@ -76,7 +76,7 @@ WRONG: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     "another kind": (
         lambda: tcgen05_mma(TMEM((128, 64), i32), smem(128, 64), smem(64, 64)),
-        "sums f16 @ f16 in f32, and `acc` is of i32",
+        "sums f16 @ f16 in f32 or f16, and `acc` is of i32",
     ),
     "a barrier that does not order": (
         lambda: tcgen05_mma(TMEM((128, 64)), smem(128, 64), smem(64, 64), Barrier()),

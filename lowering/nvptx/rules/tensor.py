@@ -36,9 +36,10 @@ from astdsl.lowering.products import (
     WGMMA_COLUMNS,
     WGMMA_ROWS,
     Product,
+    ProductKind,
     up,
 )
-from astdsl.lowering.target import WGMMA
+from astdsl.lowering.target import WGMMA, Target
 
 MOST_COLUMNS = 256
 _WORD_BYTES = 4
@@ -162,9 +163,18 @@ class Side:
         self.operand = Operand(layout, k_axis, (first_i, first_k))
         self.address = _slot_address(emitter, buffer, slot)
 
-    def require_fit(self, op: Op, name: str) -> None:
-        """Refuse a layout that products do not read."""
+    def require_fit(self, op: Op, name: str, kind: ProductKind, target: Target) -> None:
+        """Refuse a layout that products of a kind do not read."""
         layout = self.operand.layout
+        if not self.operand.is_k_major and not kind.transposes(target):
+            shape, turned = ("(k, m)", "(m, k)") if name == "a" else ("(k, n)", "(n, k)")
+            raise UnsupportedFeature(
+                f"{target.name} multiplies {layout.dtype} that is contiguous along k, and `{name}` "
+                f"is so along {shape[-2]}",
+                (op.span, "this product"),
+                help=f"keep `{name}` as {turned}, contiguous along k"
+                f"{', and multiply by its `.T`' if name == 'b' else ''}",
+            )
         if self.operand.fits(self.extent, self.depth):
             return
         columns = SWIZZLES_BYTES[0] // layout.dtype.bytes
@@ -183,16 +193,16 @@ class _Operands:
     def __init__(self, emitter: Emitter, op: ops.MatrixMultiply) -> None:
         self.a = None
         self.a_tile = op.a if isinstance(op.a.type, TileType) else None
+        a_dtype = (op.a.ref if self.a_tile is None else op.a.tile).dtype
+        self.product = Product(a_dtype, op.b.ref.dtype, _type(op.accumulator).dtype)
+        self.kind = self.product.kind
         if self.a_tile is None:
             k_axis = 0 if op.a_transposed else 1
             self.a = Side(emitter, op.a, op.a_slot, op.a_window, k_axis)
-            self.a.require_fit(op, "a")
+            self.a.require_fit(op, "a", self.kind, emitter.target)
         k_axis = 1 if op.b_transposed else 0
         self.b = Side(emitter, op.b, op.b_slot, op.b_window, k_axis)
-        self.b.require_fit(op, "b")
-        a_dtype = (op.a.tile if self.a is None else op.a.ref).dtype
-        self.product = Product(a_dtype, op.b.ref.dtype, _type(op.accumulator).dtype)
-        self.kind = self.product.kind
+        self.b.require_fit(op, "b", self.kind, emitter.target)
         assert self.b.depth % self.kind.depth == 0, f"K = {self.b.depth}: no whole instruction"
 
     @property

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+from astdsl.errors import UnsupportedFeature
 from astdsl.ir import ops
 from astdsl.ir.core import Value
 from astdsl.ir.dtypes import DType
@@ -32,7 +33,7 @@ from astdsl.lowering.nvptx.function import (
 from astdsl.lowering.nvptx.rules.memory import barrier_address
 from astdsl.lowering.nvptx.rules.tensor import MOST_COLUMNS, Side
 from astdsl.lowering.nvptx.values import LV, i1, i32, i64, vector
-from astdsl.lowering.products import Product
+from astdsl.lowering.products import TCGEN05_COLUMNS, WGMMA_COLUMNS, Product, ProductKind
 
 _LANE_BIT = 16
 _WARP_LANES = 32
@@ -161,7 +162,7 @@ def _commit(emitter: Emitter, op: ops.TensorCommit) -> None:
 class _Left:
     """A: a descriptor, or an address in tensor memory; and how it moves along k."""
 
-    def __init__(self, emitter: Emitter, op: ops.TensorMultiply) -> None:
+    def __init__(self, emitter: Emitter, op: ops.TensorMultiply, kind: ProductKind) -> None:
         self.emitter = emitter
         self.in_tensor_memory = op.a.ref.space == TMEM
         self.is_k_major = True
@@ -170,7 +171,7 @@ class _Left:
             self.per_cell = tensor_memory.memory_of(emitter).cells[op.a]
             return
         side = Side(emitter, op.a, op.a_slot, op.a_window, 0 if op.a_transposed else 1)
-        side.require_fit(op, "a")
+        side.require_fit(op, "a", kind, emitter.target)
         self.side, self.is_k_major = side.operand, side.operand.is_k_major
         self.start = emitter.builder.add(side.address, i64(self.side.tcgen05()))
 
@@ -184,19 +185,19 @@ class _Left:
 
 @lowers(ops.TensorMultiply)
 def _multiply(emitter: Emitter, op: ops.TensorMultiply) -> None:
-    builder, left = emitter.builder, _Left(emitter, op)
+    product = Product(op.a.ref.dtype, op.b.ref.dtype, op.accumulator.ref.dtype)
+    builder, left = emitter.builder, _Left(emitter, op, product.kind)
     right = Side(emitter, op.b, op.b_slot, op.b_window, 1 if op.b_transposed else 0)
-    right.require_fit(op, "b")
+    right.require_fit(op, "b", product.kind, emitter.target)
     rows = op.accumulator.ref.shape[0]
     assert rows is not None, "tensor memory has static extents"
     accumulate = emitter.scalar(op.accumulate)
     place = _column(emitter, op.accumulator, op.column)
     b = builder.add(right.address, i64(right.operand.tcgen05()))
-    product = Product(op.a.ref.dtype, op.b.ref.dtype, op.accumulator.ref.dtype)
     row = tcgen05.mma(product.kind.name, a_in_tensor_memory=left.in_tensor_memory)
     with emitter.guarded(emitter.is_first_thread(), "issue"):
         builder.asm(tcgen05.FENCE_AFTER)
-        for first, width in right.operand.parts(op.columns, MOST_COLUMNS):
+        for first, width in _parts(op, right, rows):
             instruction = tcgen05_instruction(
                 product,
                 rows,
@@ -209,3 +210,17 @@ def _multiply(emitter: Emitter, op: ops.TensorMultiply) -> None:
                 scale = i1(True) if k else accumulate
                 here = builder.add(place, i32(first))
                 builder.asm(row, here, left.at(k), b_here, i32(instruction), scale)
+
+
+def _parts(op: ops.TensorMultiply, right: Side, rows: int) -> list[tuple[int, int]]:
+    """Return (first column, columns) of each instruction along N."""
+    multiple = TCGEN05_COLUMNS if rows == TMEM_LANES else WGMMA_COLUMNS
+    parts = list(right.operand.parts(op.columns, MOST_COLUMNS))
+    if any(width % multiple for _, width in parts):
+        raise UnsupportedFeature(
+            f"products of {rows} rows come in {multiple} columns, and `b` begins where "
+            f"{parts[0][1]} are left of a row of {right.operand.layout.row_elements}",
+            (op.span, "this product"),
+            help=f"begin at a multiple of {multiple} columns",
+        )
+    return parts
