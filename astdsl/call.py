@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from types import FunctionType
 from typing import Any
 
-from astdsl.compile import Program, Request, RequestedArgument
+from astdsl.compile import Request, RequestedArgument
 from astdsl.frontend.binding import Bound, bind, scalar_converter, scalar_dtype
 from astdsl.frontend.dims import Fitted, fit
 from astdsl.frontend.signature import Parameter, Signature
@@ -29,9 +29,12 @@ NEW_ARRAY_ALIGN_BYTES = 16
 
 @dataclass(frozen=True, slots=True)
 class Callee:
-    """What is called: the function, its signature, a method's first argument, and its options."""
+    """What is called: the function, its signature, a method's first argument, and its options.
 
-    function: FunctionType
+    A kernel that was loaded from a file has no function.
+    """
+
+    function: FunctionType | None
     signature: Signature
     receiver: tuple[Any, ...] = ()
     warpgroups: int = 0
@@ -211,7 +214,7 @@ def constant_key(value: Any) -> Any:
     return (kind, repr(value)) if kind is float else (kind, value)
 
 
-def prepare(call: Call, program: Program, device: Device, target: str) -> Launch:
+def prepare(call: Call, program: Any, device: Device, target: str) -> Launch:
     """Load a program on a device for the arguments of a call."""
     names = tuple(p.name for p in program.module.params)
     expected = tuple(a.where.name for a in call.arguments)

@@ -68,7 +68,7 @@ class Request:
     hand.
     """
 
-    function: FunctionType
+    function: FunctionType | None
     name: str
     arguments: tuple[RequestedArgument, ...]
     constants: dict[str, Any]
@@ -189,6 +189,7 @@ def _try_trace(request: Request, static: frozenset[DimKey]) -> Traced | frozense
         TracedArgument(a.name, a.role, a.type_with(static), a.initial, a.names)
         for a in request.arguments
     ]
+    assert request.function is not None, "a kernel that was loaded is not traced"
     try:
         return trace_kernel(
             request.function,

@@ -13,8 +13,9 @@ from types import FunctionType, MethodType
 from typing import Any, NamedTuple, overload
 
 from astdsl import backend
-from astdsl.call import Call, Callee, constant_key, prepare, resolve, row_major, where
+from astdsl.call import Callee, prepare, resolve, row_major, where
 from astdsl.compile import Program, Programs
+from astdsl.compiled import CompiledKernel, spread_keywords
 from astdsl.errors import BadArgument, BadSignature, UnsupportedFeature, did_you_mean
 from astdsl.frontend.signature import Signature, option_span, signature_of
 from astdsl.ir.dtypes import DType
@@ -194,7 +195,7 @@ class Kernel:
             if known is not None and last.program.is_valid():
                 return last.launch.again(objects, known)
         key: list[Any] = [place, receiver, len(args)]
-        at = _spread_keywords(method, objects, kwargs, key) if kwargs else method.where
+        at = spread_keywords(method.by_name, objects, kwargs, key) if kwargs else method.where
         values, arrays = describe(objects, key, at)
         launch = self._launch(method, receiver, tuple(key), args, kwargs)
         if is_plain:
@@ -242,25 +243,9 @@ class Kernel:
         constants = {k: v for k, v in kwargs.items() if k not in method.by_name}
 
         def compiled() -> CompiledKernel:
-            return CompiledKernel(self, receiver, program, name, constants)
+            return CompiledKernel(method.callee(receiver), program, name, constants)
 
         return Lowered(program, call, name, compiled)
-
-
-def _spread_keywords(
-    method: _Method, objects: list[Any], kwargs: Mapping[str, Any], key: list[Any]
-) -> Sequence[Where]:
-    """Add arguments passed by name to `objects` or, if constants, to `key`; say where each goes."""
-    at = list(method.where[: len(objects)])
-    for name, value in kwargs.items():
-        found = method.by_name.get(name)
-        if found is None:
-            key.append((name, constant_key(value)))
-        else:
-            key.append(name)
-            objects.append(value)
-            at.append(found)
-    return at
 
 
 def _without_spec(value: Any) -> Any:
@@ -317,69 +302,6 @@ class Placed:
         _, placed, receiver = self._place
         with self._kernel.boundary:
             return self._kernel._lower(target or placed, receiver, args, kwargs)
-
-
-class CompiledKernel:
-    """A kernel compiled once: it launches without looking at what its trace read.
-
-    Arguments of other shapes are welcome while their classes are the same; others are refused.
-    """
-
-    def __init__(
-        self,
-        kernel: Kernel,
-        receiver: tuple[Any, ...],
-        program: Program,
-        target: str,
-        constants: Mapping[str, Any],
-    ) -> None:
-        self._method = kernel._method(receiver)
-        self._receiver = receiver
-        self._program = program
-        self._target = target
-        self._constants = dict(constants)
-        self._boundary = Boundary(program.module.name)
-        self._launches: dict[tuple[Any, ...], Launch] = {}
-
-    def __repr__(self) -> str:
-        return f"<compiled {self._program.module.name} for {self._target}>"
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Launch on the selected device; constants are those it was compiled with."""
-        with self._boundary:
-            key: list[Any] = [selected_device(), len(args)]
-            objects = list(args)
-            method = self._method
-            at = _spread_keywords(method, objects, kwargs, key) if kwargs else method.where
-            values, arrays = describe(objects, key, at)
-            launch = self._launches.get(tuple(key))
-            if launch is None:
-                launch = self._launches[tuple(key)] = self._prepare(args, kwargs)
-            return launch(objects, arrays, values)
-
-    def _prepare(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Launch:
-        callee = self._method.callee(self._receiver)
-        given = [name for name in kwargs if name not in self._method.by_name]
-        if given:
-            raise BadArgument(
-                f"`{given[0]}` is settled in a compiled kernel",
-                (callee.signature.span, ""),
-                help="lower the kernel again with another value",
-            )
-        call = resolve(callee, args, {**kwargs, **self._constants})
-        self._check_classes(call, callee.signature)
-        return prepare(call, self._program, find_device(selected_device()), self._target)
-
-    def _check_classes(self, call: Call, signature: Signature) -> None:
-        static = frozenset(self._program.static)
-        kinds = [t for a in call.request.arguments if (t := a.type_with(static)) is not None]
-        for param, kind in zip(self._program.module.params, kinds, strict=True):
-            if param.value.type != kind:
-                raise BadArgument(
-                    f"`{param.name}` is {kind}, and the kernel is compiled for {param.value.type}",
-                    (signature.span, ""),
-                    help="call the kernel itself, which compiles what it needs",
-                )
 
 
 # A block has 1,024 threads at most, a warpgroup 128.

@@ -151,13 +151,15 @@ class Lowered:
         yield from _pipelines(self.module)
         yield from self._scratch(compiled.plan)
         launches = [op for op in compiled.scheduled.body.ops if isinstance(op, ops.Launch)]
-        for entry, launch in zip(compiled.plan.entries, launches, strict=True):
+        each = zip(compiled.plan.entries, launches, compiled.shared, strict=True)
+        for entry, launch, shared in each:
             if len(launches) > 1:
                 yield f"launch {entry.name} at {launch.span}"
             blocks = self._number(entry.grid, "as many as the scalars ask for,")
             yield f"blocks: {blocks} of {entry.threads} threads"
             yield f"shared memory: {entry.shared_bytes} bytes"
             yield from _buffers(launch.body)
+            yield from (f"conversion of {found}" for found in shared.conversions)
 
     def _constants(self) -> Iterator[str]:
         request = self._call.request
@@ -186,10 +188,8 @@ class Lowered:
         )
 
     def save(self, path: Any) -> None:
-        """Write the compiled kernel to a file: not in this version."""
-        raise UnsupportedFeature(
-            "`save` is not in this version", help="`.ptx` and `.cubin` can be written to files"
-        )
+        """Write the compiled kernel to a file, which `astdsl.load` reads."""
+        self.compile().save(path)
 
     def compile(self) -> Any:
         """Return a CompiledKernel, which launches without compiling again."""

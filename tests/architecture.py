@@ -28,6 +28,8 @@ LEVELS = (
     ("backend",),
     ("compile",),
     ("call",),
+    ("saved",),
+    ("compiled",),
     ("lowered",),
     ("kernel",),
     ("",),
@@ -50,6 +52,7 @@ LATE_TABLES = {"astdsl.backend": {"lowering"}, "astdsl.runtime.devices": {"emula
 REGISTRIES = {
     "astdsl.emulator.isa.ROWS",
     "astdsl.ir.evaluate.table.EVALUATORS",
+    "astdsl.lang.memory.OPENERS",
     "astdsl.lang.values.METHODS",
     "astdsl.lowering.layout.inference._RULES",
     "astdsl.lowering.nvptx.function.STATEMENTS",

@@ -6,7 +6,7 @@ Invariant: code in explicit names runs as written; no fence, wait or release is 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from astdsl.errors import ShapeMismatch, TypeMismatch, UnsupportedFeature
@@ -17,6 +17,7 @@ from astdsl.ir.types import GMEM as GLOBAL
 from astdsl.ir.types import SMEM as SHARED
 from astdsl.lang.branching import as_condition
 from astdsl.lang.indices import as_index, form_of, index_value
+from astdsl.lang.layouts import layout_cast
 from astdsl.lang.masks import filled
 from astdsl.lang.refs import Ref, Root, whole_ref
 from astdsl.lang.shapes import as_shape
@@ -35,22 +36,40 @@ def refuse_options(function: str, help: str, **options: object) -> None:
             )
 
 
-def load(window: object, fill: object = None, stages: object = None) -> Tile:
+# What functions of this room mean for a path: the room knows no files.
+OPENERS: dict[str, Callable[[Any], Any]] = {}
+
+
+def opens(name: str) -> Callable[[Callable[[Any], Any]], Callable[[Any], Any]]:
+    """Register what the function of a name does with a path."""
+
+    def register(opener: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        OPENERS[name] = opener
+        return opener
+
+    return register
+
+
+def load(
+    window: object, fill: object = None, stages: object = None, layout: object = None
+) -> Tile:
     """Return the tile of a ref, or of a part of it: `load(x.at[tile(i, 64)], fill=1)`.
 
     With `fill`, elements outside the array are ordinary elements of that value, rounded to the
-    ref's dtype; without, they are left out of reductions. Errors: TypeMismatch.
+    ref's dtype; without, they are left out of reductions. `layout` states which thread holds
+    which element: see `layout_cast`. Errors: TypeMismatch, ShapeMismatch.
+
+    Of a path, return the kernel that was saved there (`Lowered.save`). Errors: BadArgument.
     """
     if isinstance(window, str | os.PathLike):
-        raise fault(
-            UnsupportedFeature,
-            "`load` of a saved kernel is not in this version",
-            help="call the kernel: it is compiled once in a process",
-        )
+        return OPENERS["load"](window)  # type: ignore[no-any-return]
     refuse_options("load", "state `stages` at the pipeline", stages=stages)
     ref = _require_ref("load", "window", window)
-    if fill is None:
-        return ref.read()
+    tile = ref.read() if fill is None else _filled(ref, fill)
+    return tile if layout is None else layout_cast(tile, layout)
+
+
+def _filled(ref: Ref, fill: object) -> Tile:
     value = as_operand(fill, "`fill`")
     if isinstance(value, Tile):
         return filled(ref.read(), value)
