@@ -12,6 +12,7 @@ from astdsl.errors import OutOfSharedMemory, UnsupportedFeature
 from astdsl.ir import ops
 from astdsl.ir.core import Block, Value, walk
 from astdsl.ir.transforms import physical_axes, swizzle_of
+from astdsl.ir.types import SMEM
 from astdsl.lowering.layout.inference import fastest_first
 from astdsl.lowering.layout.shared import BufferLayout, SharedPlan, buffer_layout, stated_layout
 from astdsl.lowering.products import padded_operand, product_barriers
@@ -36,7 +37,9 @@ def plan_shared(body: Block, target: Target, runners: int = 1) -> SharedPlan:
     uses = (ops.MatrixMultiply, ops.AllocTmem)
     if target.has(TCGEN05) and any(isinstance(op, uses) for op in walk(body)):
         plan.reserve_tensor_memory(product_barriers(body))
-    unions = [op for op in walk(body) if isinstance(op, ops.Overlap)]
+    unions = [
+        op for op in walk(body) if isinstance(op, ops.Overlap) and op.refs[0].ref.space == SMEM
+    ]
     shared = {v for union in unions for v in union.refs}
     by_value = {op.result: op for op in allocations}
     for allocation in allocations:

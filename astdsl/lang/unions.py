@@ -1,4 +1,4 @@
-"""Buffers that take turns in one region of shared memory.
+"""Buffers that take turns in one region of shared or tensor memory.
 
 Invariant: what was in a buffer is lost when another one of its union is written.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from astdsl.errors import KernelError, TypeMismatch, UnsupportedFeature
+from astdsl.errors import KernelError, TypeMismatch
 from astdsl.ir import ops
 from astdsl.ir.types import SMEM as SHARED
 from astdsl.ir.types import TMEM as TENSOR
@@ -16,7 +16,7 @@ from astdsl.lang.tracing import emit, fault, require_trace
 
 
 def RefUnion(*refs: Any) -> tuple[Any, ...]:  # noqa: N802
-    """Let buffers take turns in one region of shared memory, and return them as they are given.
+    """Let buffers take turns in one region of shared or tensor memory; return them as given.
 
     `a, b = RefUnion(SMEM((64, 64), f32), SMEM((128, 64), f16))` takes as much as the larger one; a
     tuple of buffers is one member, whose buffers lie side by side. Where in the region a buffer's
@@ -31,6 +31,7 @@ def RefUnion(*refs: Any) -> tuple[Any, ...]:  # noqa: N802
             help="`a, b = RefUnion(SMEM((64, 64), f32), SMEM((64, 64), f16))`",
         )
     members = [ref for group in groups for ref in group]
+    _require_one_space(members)
     for number, ref in enumerate(members):
         if any(ref is other for other in members[:number]):
             raise _refused(ref, "is given twice")
@@ -43,20 +44,24 @@ def RefUnion(*refs: Any) -> tuple[Any, ...]:  # noqa: N802
     return refs
 
 
-def _require_fresh(ref: Any) -> None:
-    """Refuse what is no new, whole buffer of shared memory."""
-    if isinstance(ref, Ref) and ref.space == TENSOR:
-        raise fault(
-            UnsupportedFeature,
-            "`RefUnion` of tensor memory is not in this version",
-            (ref.root.value, "made here"),
-            help="slice one `TMEM` by columns: `acc.at[:, ds(0, 64)]`",
-        )
-    if not isinstance(ref, Ref) or ref.space != SHARED:
+def _require_one_space(members: list[Any]) -> None:
+    spaces = {ref.space for ref in members if isinstance(ref, Ref)}
+    if len(spaces) > 1:
         raise fault(
             TypeMismatch,
-            f"`RefUnion` takes buffers of shared memory, got {ref!r}",
-            help="`SMEM(shape, dtype)` makes one",
+            f"`RefUnion` is of one kind of memory, got {' and '.join(sorted(spaces))}",
+            *((ref.root.value, ref.space) for ref in members if isinstance(ref, Ref)),
+            help="unite shared memory by itself, and tensor memory by itself",
+        )
+
+
+def _require_fresh(ref: Any) -> None:
+    """Refuse what is no new, whole buffer on chip."""
+    if not isinstance(ref, Ref) or ref.space not in (SHARED, TENSOR):
+        raise fault(
+            TypeMismatch,
+            f"`RefUnion` takes buffers of shared memory or of tensor memory, got {ref!r}",
+            help="`SMEM(shape, dtype)` or `TMEM(shape, dtype)` makes one",
         )
     value = ref.root.value
     used = [op for op in require_trace("`RefUnion`").builder.current.ops if value in op.operands]

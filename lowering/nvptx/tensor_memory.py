@@ -69,10 +69,7 @@ def reserve(emitter: Emitter, body: Block) -> TensorMemory | None:
     found = [op for op in walk(body) if isinstance(op, (ops.AllocAccumulator, ops.AllocTmem))]
     if not found:
         return None
-    places, used = {}, 0
-    for op in found:
-        places[op.result] = used
-        used += columns_of(op)
+    places, used = _places(found, body)
     allocated = max(LEAST_COLUMNS, 1 << (used - 1).bit_length())
     if allocated > emitter.target.tmem_columns:
         raise TileTooLarge(
@@ -85,6 +82,28 @@ def reserve(emitter: Emitter, body: Block) -> TensorMemory | None:
     products = sum(isinstance(op, ops.MatrixMultiply) for op in walk(body))
     cells = {op.result: elements_per_cell(op) for op in found if isinstance(op, ops.AllocTmem)}
     return TensorMemory(base, places, allocated, counter, products, cells)
+
+
+def _places(
+    found: Sequence[ops.AllocAccumulator | ops.AllocTmem], body: Block
+) -> tuple[dict[Value, int], int]:
+    """Return the first column of each buffer, and how many all take; those of a union share."""
+    columns = {op.result: columns_of(op) for op in found}
+    unions = [op for op in walk(body) if isinstance(op, ops.Overlap) and op.refs[0] in columns]
+    regions = [union.groups() for union in unions]
+    taken = {value for groups in regions for group in groups for value in group}
+    places: dict[Value, int] = {}
+    used = 0
+    for groups in [*([(value,)] for value in columns if value not in taken), *regions]:
+        ends = []
+        for group in groups:
+            at = used
+            for value in group:
+                places[value] = at
+                at += columns[value]
+            ends.append(at)
+        used = max(ends)
+    return places, used
 
 
 def _counter(emitter: Emitter) -> LV:

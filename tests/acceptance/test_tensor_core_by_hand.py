@@ -15,6 +15,7 @@ from astdsl import (
     In,
     KernelError,
     Out,
+    RefUnion,
     SwizzleTransform,
     TilingTransform,
     async_load_tmem,
@@ -269,6 +270,51 @@ def test_16_halves_are_stored_packed_or_one_to_a_cell() -> None:
 
 
 @kernel
+def in_turns(a: In[f16, "128 64"], b: In[f16, "64 64"], c: Out[f32, "128 64"], *, wrong=""):
+    left, right = SMEM((128, 64), f16), SMEM((64, 64), f16)
+    scores, weights = RefUnion(TMEM((128, 64)), TMEM((128, 64), f16, packed=True))
+    acc, done = TMEM((128, 64)), Barrier(orders_tensor_core=True)
+    left[...] = a[...]
+    right[...] = b[...]
+    commit_smem()
+    tcgen05_mma(scores, left, right, done, accumulate=False)
+    barrier_wait(done)
+    first = async_load_tmem(scores)
+    if wrong != "no wait":
+        wait_load_tmem()
+    async_store_tmem(weights, first.astype(f16))
+    commit_tmem()
+    if wrong == "read":
+        first = async_load_tmem(scores)
+    tcgen05_mma(acc, weights, right, done, accumulate=False)
+    barrier_wait(done)
+    c[...] = async_load_tmem(acc)
+
+
+def rows_and_squares() -> tuple[Array, Array]:
+    b = B[:64, :64].clip(-1, 1)
+    return np.concatenate([A[:, :64], -A[:, :64]]), b
+
+
+def test_16_buffers_of_tensor_memory_take_turns() -> None:
+    a, b = (x.astype(np.float32) for x in rows_and_squares())
+    assert np.array_equal(agree(in_turns, rows_and_squares, targets=BLACKWELL), a @ b @ b)
+    shared = in_turns.lower(*rows_and_squares(), target="sm_100a").ptx
+    assert "tcgen05.alloc.cta_group::1.sync.aligned.shared::cta.b32 " in shared
+    assert ", 128;" in shared.split("tcgen05.alloc")[1].split("\n")[0]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [("no wait", "while it is still being read"), ("read", "before it is written")],
+)
+def test_16_what_another_buffer_overwrites_is_not_used(wrong: str, said: str) -> None:
+    with pytest.raises(KernelError, match=said) as caught:
+        in_turns.on("reference")(*rows_and_squares(), wrong=wrong)
+    assert caught.value.help
+
+
+@kernel
 def everything(a: In[f16, "64 64"], b: In[f16, "64 64"], c: Out[f32, "64 64"], *, without=""):
     left, right = TMEM((64, 64), f16, packed=True), SMEM((64, 64), f16)
     acc, done = TMEM((64, 64)), Barrier(orders_tensor_core=True)
@@ -296,7 +342,7 @@ NEEDED = {
     "commit_tmem": "before the store to it is known to be done",
     "tcgen05_commit_arrive": "deadlock",
     "barrier_wait": "while a product into it is in flight",
-    "wait_load_tmem": "a product writes tensor memory that is still being read",
+    "wait_load_tmem": "tensor memory is written while it is still being read",
 }
 
 

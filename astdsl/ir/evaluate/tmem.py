@@ -96,6 +96,7 @@ def store_place(op: ops.TmemStore, value: Array, frame: Frame) -> None:
     assert memory.private is not None, "tensor memory has marks"
     if memory.writers[place].any():
         _require_idle(op, memory, place, frame)
+    _take_turn(op, memory, frame)
     write(op, memory, place, value, frame)
     memory.private[place] = stored_mark(frame.warpgroup)
 
@@ -170,6 +171,7 @@ def start_product(
             _require_idle(op, accumulator, place, frame)
         _require_written(op, accumulator, place, frame)
     _require_unread(op, accumulator, place, frame)
+    _take_turn(op, accumulator, frame)
     accumulator.written[place] = True
     accumulator.private[place] = VISIBLE
     way_out = "`tcgen05_commit_arrive(barrier)` after the product, and `barrier_wait(barrier)`"
@@ -178,6 +180,18 @@ def start_product(
     reading.begin()
     frame.issuer.tensor_products.append(reading)
     return accumulator, place, tiles
+
+
+def _take_turn(op: Op, memory: Memory, frame: Frame) -> None:
+    """Lose what other buffers of the same region hold; nothing may still use them."""
+    for other in memory.overlapping:
+        whole = tuple(slice(0, n) for n in other.data.shape)
+        assert other.writers is not None, "tensor memory has marks"
+        assert other.written is not None, "tensor memory has marks"
+        if other.writers.any():
+            _require_idle(op, other, whole, frame)
+        _require_unread(op, other, whole, frame)
+        other.written[...] = False
 
 
 def _require_written(op: Op, memory: Memory, place: Place, frame: Frame) -> None:
@@ -194,7 +208,7 @@ def _require_unread(op: Op, memory: Memory, place: Place, frame: Frame) -> None:
     if memory.readers[place].any():
         using = next(r for r in frame.block.readings() if r.touches(memory, place))
         raise ProtocolError(
-            "a product writes tensor memory that is still being read",
+            "tensor memory is written while it is still being read",
             (op.span, "writes"),
             (using.span, "reads"),
             help="`wait_load_tmem()` after the loads; for a product, wait on its barrier",

@@ -17,6 +17,7 @@ from astdsl.ir.types import (
     GMEM,
     INDEX,
     SMEM,
+    TMEM,
     TMA_ALIGN_BYTES,
     TMA_MAX_RANK,
     RefType,
@@ -144,7 +145,9 @@ class AllocSmem(Op):
 
 
 class Overlap(Op):
-    """Let groups of shared buffers take turns in one region, each group side by side.
+    """Let groups of buffers take turns in one region, each group side by side.
+
+    All are in shared memory, or all in tensor memory.
 
     `sizes` are the numbers of buffers of the groups. Writing to one group loses what others hold.
     """
@@ -160,7 +163,8 @@ class Overlap(Op):
 
     def verify(self) -> None:
         assert sum(self.sizes) == len(self.refs), "Overlap: sizes of the groups"
-        assert all(v.ref.space == SMEM for v in self.refs), "Overlap: of shared memory"
+        spaces = {v.ref.space for v in self.refs}
+        assert spaces in ({SMEM}, {TMEM}), f"Overlap: of shared or tensor memory, not {spaces}"
 
 
 class StateLayout(Op):
