@@ -81,6 +81,7 @@ from astdsl.lang.emitted import (
     emit_pipeline,
     nd_loop,
 )
+from astdsl.lang.layouts import Layout, layout_cast
 from astdsl.lang.memory import (
     GMEM,
     SMEM,
@@ -155,7 +156,7 @@ from astdsl.runtime.devices import device, devices
 
 __all__ = [
     "ACC", "GMEM", "SMEM", "TMEM", "Barrier", "BlockSpec", "CompilerParams", "DeviceError",
-    "Element", "In", "InOut", "KernelError", "NDLoopInfo", "Out", "RefUnion", "Squeezed",
+    "Element", "In", "InOut", "KernelError", "Layout", "NDLoopInfo", "Out", "RefUnion", "Squeezed",
     "SwizzleTransform", "TilingTransform", "TransposeTransform", "WGMMAAccumulatorRef",
     "__version__", "arange", "argmax", "argmin", "astype", "async_load_tmem", "async_store_tmem",
     "atomic_add", "atomic_and", "atomic_cas", "atomic_exchange", "atomic_max", "atomic_min",
@@ -164,14 +165,14 @@ __all__ = [
     "commit_smem_to_gmem_group", "commit_tmem", "concat", "copy_gmem_to_smem", "copy_smem_to_gmem",
     "cos", "cumsum", "device", "devices", "dot", "ds", "emit_pipeline", "erf", "exp", "exp2",
     "expand_dims", "f4e2m1", "f8e4m3", "f8e5m2", "f8e8m0", "f16", "f32", "f64", "find_swizzle",
-    "floor", "fma", "full", "i8", "i16", "i32", "i64", "iota", "isinf", "isnan", "kernel", "load",
-    "log", "log2", "maximum", "mean", "minimum", "nd_loop", "num_programs", "ones", "parallel",
-    "pipeline", "planar_snake", "prod", "program_id", "random_bits", "reduce", "reshape", "rsqrt",
-    "scan", "set_max_registers", "sigmoid", "sin", "spec", "split", "sqrt", "squeeze", "stack",
-    "take", "tanh", "tcgen05_commit_arrive", "tcgen05_mma", "tf32", "tile", "transform_ref",
-    "transpose", "transpose_ref", "u8", "u16", "u32", "u64", "unroll", "wait_load_tmem",
-    "wait_smem_to_gmem", "warp_id", "warpgroup_id", "wgmma", "wgmma_accumulator_load", "wgmma_wait",
-    "when", "where", "zeros",
+    "floor", "fma", "full", "i8", "i16", "i32", "i64", "iota", "isinf", "isnan", "kernel",
+    "layout_cast", "load", "log", "log2", "maximum", "mean", "minimum", "nd_loop", "num_programs",
+    "ones", "parallel", "pipeline", "planar_snake", "prod", "program_id", "random_bits", "reduce",
+    "reshape", "rsqrt", "scan", "set_max_registers", "sigmoid", "sin", "spec", "split", "sqrt",
+    "squeeze", "stack", "take", "tanh", "tcgen05_commit_arrive", "tcgen05_mma", "tf32", "tile",
+    "transform_ref", "transpose", "transpose_ref", "u8", "u16", "u32", "u64", "unroll",
+    "wait_load_tmem", "wait_smem_to_gmem", "warp_id", "warpgroup_id", "wgmma",
+    "wgmma_accumulator_load", "wgmma_wait", "when", "where", "zeros",
 ]  # fmt: skip
 
 __version__ = "0.1.0"

@@ -15,8 +15,10 @@ from typing import Protocol, TypeAlias, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from astdsl.ir.types import TileType
 from astdsl.lowering.layout.levels import WARP_THREADS
 from astdsl.lowering.layout.registers import Layout
+from astdsl.source import Span
 
 T = TypeVar("T")
 # A shuffle costs about what a store and a load of shared memory do; what it saves is two barriers.
@@ -73,6 +75,18 @@ class Exchange:
 
 
 Plan: TypeAlias = Moves | Exchange
+
+
+@dataclass(frozen=True, slots=True)
+class Conversion:
+    """A tile that changes its layout: where, what it is, and by which way."""
+
+    span: Span
+    tile: TileType
+    way: str
+
+    def __str__(self) -> str:
+        return f"{self.tile} at {self.span}: {self.way}"
 
 
 @lru_cache(maxsize=1024)

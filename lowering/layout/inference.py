@@ -13,7 +13,8 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, TypeAlias
 
 from astdsl.ir import ops
-from astdsl.ir.core import Block, Op, Value
+from astdsl.ir.core import Block, Op, Value, walk
+from astdsl.ir.rewrite import count_uses
 from astdsl.ir.types import GMEM, AccumulatorType, RefType, TileType
 from astdsl.lowering.layout.levels import levels_along
 from astdsl.lowering.layout.registers import (
@@ -26,6 +27,7 @@ from astdsl.lowering.layout.registers import (
     tmem_half,
     wgmma_accumulator,
 )
+from astdsl.lowering.layout.stated import stated_layout
 from astdsl.lowering.target import WGMMA, Target
 
 TMEM_CELL_BITS = 32
@@ -62,6 +64,7 @@ def infer_layouts(
     `given` are what the body uses of its surroundings: the kernel's parameters.
     """
     inference = Inference(threads, target)
+    inference.wanted = _wanted(body, threads)
     inference.arguments((*given, *body.args))
     inference.block(body)
     return inference.placements
@@ -74,6 +77,8 @@ class Inference:
         self.threads = threads
         self.target = target
         self.placements: dict[Value, Placement] = {}
+        # Loads that are made in the layout that the kernel states for all their uses.
+        self.wanted: dict[Value, Layout] = {}
         # Of tensor memory: how many elements share a cell.
         self.packed: dict[Value, int] = {}
 
@@ -128,6 +133,16 @@ class Inference:
         return placement if isinstance(placement, Layout) else self.default(value.tile)
 
 
+def _wanted(body: Block, threads: int) -> dict[Value, Layout]:
+    """Return the layout that a kernel states for a loaded tile, if there is no other use of it."""
+    casts = [op for op in walk(body) if isinstance(op, ops.LayoutCast)]
+    if not casts:
+        return {}
+    uses = count_uses(body)
+    found = {op.x: stated_layout(op.layout, op.x.tile.shape, threads) for op in casts}
+    return {value: layout for value, layout in found.items() if uses[value] == 1}
+
+
 def coalesced(tile: TileType, threads: int, order: tuple[int, ...] = ()) -> Layout:
     """Return the blocked layout whose accesses along the fastest axis of `order` are wide.
 
@@ -162,8 +177,8 @@ def _load(inference: Inference, op: ops.Load) -> None:
     ref = op.ref.ref
     axes = [a for a, kept in enumerate(op.kept) if kept]
     order = [axes.index(a) for a in fastest_first(ref) if a in axes]
-    tile = op.window_type
-    inference.place(op.result, coalesced(tile, inference.threads, tuple(order)))
+    wide = coalesced(op.window_type, inference.threads, tuple(order))
+    inference.place(op.result, inference.wanted.get(op.result, wide))
 
 
 @_infers(ops.Gather)
@@ -245,6 +260,11 @@ def combined_layout(
     ordered = [p for p in held if levels_along(p, op.axis) is not None]
     widest = max((v.tile for v in op.xs), key=lambda tile: tile.dtype.bits)
     return max(ordered, key=lambda p: p.register_count, default=coalesced(widest, threads))
+
+
+@_infers(ops.LayoutCast)
+def _layout_cast(inference: Inference, op: ops.LayoutCast) -> None:
+    inference.place(op.result, stated_layout(op.layout, op.x.tile.shape, inference.threads))
 
 
 @_infers(ops.Transpose)

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from astdsl.ir.core import Value
 from astdsl.ir.dtypes import DType
 from astdsl.ir.transforms import PhysicalAxis
+from astdsl.lowering.layout.conversion import Conversion
 
 SWIZZLES_BYTES = (128, 64, 32)
 SWIZZLE_PERIOD_BITS = 7  # PTX ISA 5.5.7: address bits 7 and up are XORed into bits 4 and up
@@ -176,6 +177,8 @@ class SharedPlan:
     layouts: dict[Value, BufferLayout] = field(default_factory=dict)
     used_bytes: int = 0
     scratch_bytes: int = 0
+    # Tiles that change their layout, through the scratch or by shuffles.
+    conversions: dict[Conversion, None] = field(default_factory=dict)
     # Who runs the program: each has a scratch, `scratch_stride_bytes` after the one before.
     runners: int = 1
     scratch_stride_bytes: int = 0

@@ -17,7 +17,8 @@ from astdsl.ir import ops
 from astdsl.ir.core import Block, Op, Value
 from astdsl.ir.dtypes import DType
 from astdsl.ir.types import TileType
-from astdsl.lowering.layout.conversion import Plan, register_moves
+from astdsl.lowering.layout.banks import row_major_conflicts
+from astdsl.lowering.layout.conversion import Conversion, Plan, register_moves
 from astdsl.lowering.layout.inference import Placement, coalesced
 from astdsl.lowering.layout.registers import REPLICATED, Digit, Layout, normalised
 from astdsl.lowering.layout.shared import SharedPlan
@@ -155,6 +156,7 @@ class Emitter:
         # The values that some operation uses: what an atomic gives often is not.
         self.used: frozenset[Value] = frozenset()
         self.log: Log | None = None
+        self._span = NOWHERE
         self._makers: dict[Value, Op] = {}
         self._held: list[dict[tuple[Value, Layout], Registers]] = [{}]
         self._places: list[dict[tuple[tuple[Digit, ...], int, int], LV]] = [{}]
@@ -168,6 +170,7 @@ class Emitter:
 
     def op(self, op: Op) -> None:
         """Write one operation."""
+        self._span = op.span
         if op.span is not NOWHERE:
             self.builder.locate(op.span.file, op.span.line, op.span.column + 1)
         for value in op.results:
@@ -253,12 +256,28 @@ class Emitter:
         self, registers: Registers, tile: TileType, own: Layout, layout: Layout
     ) -> Registers:
         """Return a tile's registers in another layout than their own."""
-        plan = register_moves(normalised(own), normalised(layout))
+        own, layout = normalised(own), normalised(layout)
+        if own == layout:
+            return registers
+        plan = register_moves(own, layout)
         if plan is None:
+            self.note_scratch(tile, own, layout)
             scratch = Scratch(self, tile)
             scratch.write(registers, own)
             return scratch.read(layout)
+        self.note(tile, str(plan))
         return self.moved(registers, tile, plan)
+
+    def note(self, tile: TileType, way: str) -> None:
+        """Write down that a tile changes its layout."""
+        self.shared.conversions[Conversion(self._span, tile, way)] = None
+
+    def note_scratch(self, tile: TileType, own: Layout, layout: Layout) -> None:
+        """Write down that a tile goes through shared memory, from one layout to another."""
+        passes = (row_major_conflicts(x, x.shape, tile.dtype.bytes) for x in (own, layout))
+        worst = max(passes)
+        conflicts = f", {worst}-way bank conflicts" if worst > 1 else ""
+        self.note(tile, f"shared memory{conflicts}")
 
     def moved(self, registers: Registers, tile: TileType, plan: Plan) -> Registers:
         """Return a tile's registers after they are moved within threads or warps."""

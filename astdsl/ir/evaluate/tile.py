@@ -34,6 +34,12 @@ def _reshape(op: ops.Reshape, x: Array) -> Array:
     return np.reshape(x, op.shape)
 
 
+@evaluates(ops.LayoutCast)
+def _layout_cast(op: ops.LayoutCast, x: Array) -> Array:
+    del op
+    return x
+
+
 @evaluates(ops.Transpose)
 def _transpose(op: ops.Transpose, x: Array) -> Array:
     return np.transpose(x, op.permutation)

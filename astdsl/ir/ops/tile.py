@@ -6,7 +6,7 @@ Invariant: shapes are static; every operation states its result's shape from its
 from __future__ import annotations
 
 import math
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from astdsl.ir.core import Block, Op, Value
 from astdsl.ir.dtypes import DType, i32, i64
@@ -136,6 +136,19 @@ class Take(Op):
         seen = [self.indices.tile.shape[axis] for axis in self.along]
         fits = others == seen and len({*self.along}) == len(others)
         assert fits, f"Take: {others} along {self.along} of {self.indices.tile.shape}"
+
+
+class LayoutCast(Op):
+    """The same tile, held by the threads as the author states: `layout` is a name with numbers.
+
+    It changes no element. The names are those of `lang/layouts.py`.
+    """
+
+    x: Value
+    layout: tuple[Any, ...]
+
+    def result_types(self) -> tuple[Type, ...]:
+        return (self.x.tile,)
 
 
 REDUCTIONS = ("sum", "prod", "min", "max", "any", "all")

@@ -47,6 +47,11 @@ def _broadcast(emitter: Emitter, op: ops.Broadcast, layout: Layout) -> Sequence[
     return [registers[k] for k in layout.kept_registers((*range(new), *repeated))]
 
 
+@lowers_tile(ops.LayoutCast)
+def _layout_cast(emitter: Emitter, op: ops.LayoutCast, layout: Layout) -> Sequence[LV]:
+    return emitter.get(op.x, layout)
+
+
 @lowers_tile(ops.Transpose)
 def _transpose(emitter: Emitter, op: ops.Transpose, layout: Layout) -> Sequence[LV]:
     inverse = sorted(range(len(op.permutation)), key=op.permutation.__getitem__)
@@ -64,6 +69,7 @@ def _reshape(emitter: Emitter, op: ops.Reshape, layout: Layout) -> Sequence[LV]:
     moves = register_moves(source, normalised(layout))
     if moves:
         return emitter.moved(registers, op.x.tile, moves)
+    emitter.note_scratch(op.x.tile, source, layout)
     scratch = Scratch(emitter, op.x.tile)
     scratch.write(registers, source)
     return scratch.read_reshaped(layout)
@@ -75,6 +81,7 @@ def _slice(emitter: Emitter, op: ops.Slice, layout: Layout) -> Sequence[LV]:
     moves = slice_moves(source, normalised(layout), op.starts, op.steps)
     if moves:
         return emitter.moved(registers, op.x.tile, moves)
+    emitter.note_scratch(op.x.tile, source, layout)
     scratch = Scratch(emitter, op.x.tile)
     scratch.write(registers, source)
     return scratch.read(layout, op.starts, op.steps)
@@ -88,6 +95,7 @@ def _insert(emitter: Emitter, op: ops.Insert, layout: Layout) -> Sequence[LV]:
     if moves:
         placed: Sequence[LV] = emitter.moved(part, op.part.tile, moves)
     else:
+        emitter.note_scratch(op.part.tile, source, layout)
         scratch = Scratch(emitter, op.part.tile)
         scratch.write(part, source)
         placed = scratch.read(layout, tuple(-start for start in op.starts))

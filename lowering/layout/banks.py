@@ -1,0 +1,49 @@
+"""How often an access of shared memory is repeated, because lanes meet in a bank.
+
+Source: CUDA programming guide, compute capability 9.0, shared memory: 32 banks of 4 bytes; lanes
+that read one word are served together. A warp's vectors go in parts of 128 bytes.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from astdsl.lowering.layout.registers import WIDEST_ACCESS_BYTES, Layout
+
+BANKS = 32
+WORD_BYTES = 4
+WARP_THREADS = 32
+PART_BYTES = BANKS * WORD_BYTES
+
+
+def conflicts_of(addresses: NDArray[np.int64], width_bytes: int) -> int:
+    """Return in how many passes the lanes of each part of a warp are served, 1 without conflicts.
+
+    `addresses` are the bytes at which the lanes' accesses of `width_bytes` begin.
+    """
+    width_bytes = max(width_bytes, WORD_BYTES)
+    lanes = PART_BYTES // width_bytes
+    most = 1
+    for start in range(0, len(addresses), lanes):
+        words = addresses[start : start + lanes, None] // WORD_BYTES
+        every = np.unique(words + np.arange(width_bytes // WORD_BYTES))
+        most = max(most, int(np.bincount(every % BANKS).max()))
+    return most
+
+
+def row_major_conflicts(layout: Layout, shape: tuple[int, ...], element_bytes: int) -> int:
+    """Return the most passes of an access of a row-major tile by the registers of a layout."""
+    strides = np.append(np.cumprod(shape[:0:-1], dtype=np.int64)[::-1], 1)[: len(shape)]
+    if not shape:
+        return 1
+    threads = (layout.bases[:WARP_THREADS] * strides).sum(axis=1) * element_bytes
+    return conflicts_of(threads, vector_elements(layout, element_bytes) * element_bytes)
+
+
+def vector_elements(layout: Layout, element_bytes: int) -> int:
+    """Return how many elements along the last axis one access of a thread takes."""
+    last = len(layout.shape) - 1
+    run = next((d.extent for d in layout.registers if (d.axis, d.stride) == (last, 1)), 1)
+    fits = [n for n in (16, 8, 4, 2, 1) if run % n == 0 and layout.shape[last] % n == 0]
+    return next(n for n in fits if n * element_bytes <= WIDEST_ACCESS_BYTES)
