@@ -69,7 +69,7 @@ def emit(module: Module, target: Target) -> Emitted:
     llvm = LlvmModule()
     name = kernel_name(module.name)
     names = [name] if len(launches) == 1 else [f"{name}_{n}" for n in range(1, len(launches) + 1)]
-    reports = {
+    reports: dict[Op, int] = {
         op: number
         for number, op in enumerate(op for op in walk(module.body) if isinstance(op, _REPORTS))
     }

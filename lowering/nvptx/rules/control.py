@@ -82,10 +82,11 @@ def _if(emitter: Emitter, op: ops.If) -> None:
 def _crews(emitter: Emitter, op: ops.If) -> tuple[Crew, Crew]:
     """Return who runs the sides of a branch: on a warpgroup's number, one that is known."""
     crew, decided = emitter.crew, emitter.maker(op.condition)
-    is_comparison = isinstance(decided, ops.Compare) and decided.predicate == "eq"
-    if not is_comparison or not isinstance(emitter.maker(decided.operands[0]), ops.WarpgroupId):
+    if not isinstance(decided, ops.Compare) or decided.predicate != "eq":
         return crew, crew
-    number = emitter.known(decided.operands[1])
+    if not isinstance(emitter.maker(decided.x), ops.WarpgroupId):
+        return crew, crew
+    number = emitter.known(decided.y)
     if not isinstance(number, int):
         return crew, crew
     return known_warpgroup(emitter.builder, crew, number), crew
