@@ -160,6 +160,14 @@ def assembler_identity() -> str:
     return f"{path} {status.st_size} {status.st_mtime_ns}"
 
 
+def needed_target(module: Module) -> str:
+    """Name the target that a kernel's names need, the default one where they need none."""
+    from astdsl.lowering.needs import needed_target as needed
+
+    name: str = needed(module)
+    return name
+
+
 def check_target(name: str) -> str:
     """Return a target's name. Raises WrongTarget for one that there is not."""
     return str(_target(name).name)

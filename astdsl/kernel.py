@@ -25,7 +25,7 @@ from astdsl.lowered import Lowered
 from astdsl.records import dataclass, replace
 from astdsl.runtime.arrays import ArrayView, Where
 from astdsl.runtime.boundary import Boundary
-from astdsl.runtime.devices import find_device, selected_device, selected_target
+from astdsl.runtime.devices import find_device, selected_device, settled_target
 from astdsl.runtime.launch import Launch, describe
 from astdsl.runtime.recent import Check, check_of
 from astdsl.source import Span
@@ -187,7 +187,7 @@ class Kernel:
         if not method.launches:
             self._check()
         chosen = device or selected_device()
-        place = chosen, target or selected_target(chosen)
+        place = chosen, target or settled_target(chosen)
         objects = list(args)
         is_plain = not (kwargs or receiver)
         if is_plain and (last := method.recent.get((place, len(args)))) is not None:
@@ -220,7 +220,8 @@ class Kernel:
         device, target = key[0]
         call = resolve(method.callee(receiver), args, kwargs)
         program = method.programs.get(call.request)
-        launch = prepare(call, program, find_device(device), backend.check_target(target))
+        name = backend.check_target(target or backend.needed_target(program.module))
+        launch = prepare(call, program, find_device(device), name)
         if len(method.launches) >= MAX_LAUNCHES:
             method.launches.clear()
         method.launches[key] = (program, launch)
@@ -239,7 +240,8 @@ class Kernel:
         kwargs = {name: _without_spec(value) for name, value in kwargs.items()}
         call = resolve(method.callee(receiver), args, kwargs)
         program = method.programs.get(call.request)
-        name = backend.check_target(target or selected_target(selected_device()))
+        settled = target or settled_target(selected_device())
+        name = backend.check_target(settled or backend.needed_target(program.module))
         constants = {k: v for k, v in kwargs.items() if k not in method.by_name}
 
         def compiled() -> CompiledKernel:

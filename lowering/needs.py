@@ -29,6 +29,13 @@ _NEEDS: tuple[tuple[Callable[[Op], bool], str, str], ...] = (
 )
 
 
+def needed_target(module: Module) -> str:
+    """Name the first target that has what the names of a kernel need; sm_90a where all have."""
+    found = [feature for op in walk(module.body) for used, feature, _ in _NEEDS if used(op)]
+    having = (t.name for t in TARGETS.values() if all(t.has(feature) for feature in found[:1]))
+    return next(having)
+
+
 def check_target(module: Module, target: Target) -> None:
     """Refuse names that the target has no instruction for, naming the one that has."""
     for op in walk(module.body):

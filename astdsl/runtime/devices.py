@@ -258,10 +258,15 @@ def _default_device() -> str:
 
 def selected_target(device: str) -> str:
     """Name the target of a call that names none: `ASTDSL_TARGET`, the GPU's own, else sm_90a."""
+    return settled_target(device) or DEFAULT_TARGET
+
+
+def settled_target(device: str) -> str:
+    """Name the target that `ASTDSL_TARGET` or the GPU settles; empty where none does."""
     wanted = _environment(b"ASTDSL_TARGET")
     if wanted:
         return wanted
-    return find_device(device).target() if device == Cuda.name else DEFAULT_TARGET
+    return find_device(device).target() if device == Cuda.name else ""
 
 
 def check_places(device: Device, arguments: Sequence[Argument]) -> None:

@@ -474,3 +474,12 @@ def test_13_a_matrix_product_with_rings_by_hand(multiply: Any, targets: Any, tur
     given = (a, np.ascontiguousarray(b.T) if turned else b)
     found = agree(multiply, lambda: given, targets=targets, N=128, turned=turned)
     assert np.array_equal(found, a.astype(np.float32) @ b.astype(np.float32))
+
+
+def test_a_call_that_names_no_target_takes_the_one_that_the_names_need(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("ASTDSL_TARGET", raising=False)
+    assert everything.lower(*squares()).target == "sm_100a"
+    assert multiplied.lower(A, B).target == "sm_90a"
+    assert everything.on("emulator")(*squares()).shape == (64, 64)
