@@ -341,7 +341,9 @@ class Ref:
             more = self.indexed_fields(spaces)
             picked = emit(ops.Gather, **fields, **more, **given).result
             outside = {**self.edges().outside, **dict.fromkeys(spaces, ZERO)}
-            return Tile(picked, edges=NO_EDGES if fill is not None else Edges(outside))
+            if fill is not None:
+                return Tile(picked)
+            return Tile(picked, edges=Edges(outside), origin=None if self.grid.shape else self)
         value = emit(ops.Load, **fields, **given).result
         edges = NO_EDGES if fill is not None else self.edges()
         shown, permutation = self._kept_order()
@@ -381,6 +383,12 @@ class Ref:
             "steps": tuple(axis.step for axis in self.axes),
             "kept": tuple(axis.kept for axis in self.axes),
         }
+
+    def unfenced(self, axis: int) -> Ref:
+        """Return the window without the ends of views, but for those along one of its axes."""
+        kept = self.order[axis]
+        axes = [a if k == kept else replace(a, fences=()) for k, a in enumerate(self.axes)]
+        return Ref(self.root, tuple(axes), self.order)
 
     @property
     def unfolded(self) -> Ref:

@@ -224,7 +224,8 @@ class _Folding:
             moved = form_of(self.windows[axis].start) * strides[axis]
             start = plus(start, index_of_form(moved))
         shown = [a for a in new if self.windows[a].kept]
-        size, step, fences, extent = 1, 1, old.fences, None
+        size: int | None = 1
+        step, fences, extent = 1, old.fences, None
         if shown:
             window, stride = self.windows[shown[0]], strides[shown[0]].constant
             if stride is None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from astdsl.errors import ShapeMismatch, TypeMismatch, UnsupportedFeature
 from astdsl.ir import ops
-from astdsl.ir.core import Value
+from astdsl.ir.core import IN, Value
 from astdsl.ir.dtypes import DType, bf16, f8e4m3, f8e5m2, f16, f32, f64, i8, i32, u8
 from astdsl.lang.elementwise import binary, constant, convert, meet, settle, sources
 from astdsl.lang.masks import masked
@@ -138,20 +138,32 @@ def _precision(asked: object, dtype: DType, a: Tile, b: Tile) -> str:
     return str(asked)
 
 
-def _product(a: Tile, b: Tile, dtypes: tuple[DType, DType], precision: str) -> Tile:
-    if 0 in (*a.shape, *b.shape):
-        return Tile(constant(0, (a.shape[0], b.shape[1]), SUMMED_IN[dtypes[0]]))
+def _as_contracted(x: Tile, axis: int) -> Tile:
+    """Return a view's window with what the array holds where only the view has ended.
+
+    That matters along the contracted `axis` alone: what else is outside is so in the product too.
+    The array must be an input, since memory that is written may not be looked at.
+    """
+    if x.origin is None or x.origin.root.role != IN:
+        return x
+    return Tile(x.origin.unfenced(axis).read().value, edges=x.edges)
+
+
+def _product(left: Tile, right: Tile, dtypes: tuple[DType, DType], precision: str) -> Tile:
+    if 0 in (*left.shape, *right.shape):
+        return Tile(constant(0, (left.shape[0], right.shape[1]), SUMMED_IN[dtypes[0]]))
+    a, b = _as_contracted(left, 1), _as_contracted(right, 0)
     pairs = {
         "a": {replace(h, axis=0): s for h, s in a.edges.outside.items() if h.axis == 1},
         "b": {h: s for h, s in b.edges.outside.items() if h.axis == 0},
     }
     every = [*dict.fromkeys([*pairs["a"], *pairs["b"]])]
-    left = _with_zeros(a, [replace(h, axis=1) for h in every if pairs["a"].get(h) != ZERO])
-    right = _with_zeros(b, [h for h in every if pairs["b"].get(h) != ZERO])
+    rows = _with_zeros(a, [replace(h, axis=1) for h in every if pairs["a"].get(h) != ZERO])
+    columns = _with_zeros(b, [h for h in every if pairs["b"].get(h) != ZERO])
     product = emit(
         ops.Dot,
-        a=convert(Tile(left), dtypes[0]),
-        b=convert(Tile(right), dtypes[1]),
+        a=convert(Tile(rows), dtypes[0]),
+        b=convert(Tile(columns), dtypes[1]),
         dtype=SUMMED_IN[dtypes[0]],
         precision=precision,
     ).result

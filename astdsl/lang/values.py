@@ -72,10 +72,11 @@ class Tile:
 
     `weak` numbers take the dtype of what they meet. Of integer scalars `form` is what they are in
     terms of indices and dims; `bounds` enclose weak integers; `dims` are the dims that the value
-    is computed from if from nothing else; `edges` say which elements lie outside.
+    is computed from if from nothing else; `edges` say which elements lie outside. `origin` is the
+    window of a view that it was just read from, where that may end before the array does.
     """
 
-    __slots__ = ("bounds", "dims", "edges", "form", "value", "weak")
+    __slots__ = ("bounds", "dims", "edges", "form", "origin", "value", "weak")
 
     def __init__(
         self,
@@ -86,8 +87,10 @@ class Tile:
         bounds: Bounds = ANY_INDEX,
         dims: Dims = None,
         edges: Edges = NO_EDGES,
+        origin: Any = None,
     ) -> None:
         self.value = value
+        self.origin = origin
         self.weak = weak
         self.form = form
         self.bounds = bounds

@@ -100,9 +100,9 @@ class _Split:
                 (self.inner.span, "every part would do it"),
                 help="carry sums, and store them after the pipeline",
             )
-        stores = {op.ref: op for op in walk(self.outer.body) if isinstance(op, ops.Store)}
+        stores = {op.ref: op for op in walk(self.outer.body) if isinstance(op, ops.WRITERS)}
         for load in walk(Block(ops=tuple(needed))):
-            if isinstance(load, ops.Load) and load.ref in stores:
+            if isinstance(load, ops.READERS) and load.ref in stores:
                 raise BadPipeline(
                     f"a part of a `split` pipeline reads `{load.ref.hint}`, which its step writes",
                     (load.span, "read by every part"),

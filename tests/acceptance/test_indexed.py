@@ -31,6 +31,8 @@ from astdsl import (
     u32,
 )
 from astdsl.errors import KernelError, ParallelConflict, RepeatedIndex, UnwrittenRead
+from astdsl.lowering.compiler import find_target
+from astdsl.lowering.nvptx.assemble import assemble
 from tests.witnesses import agree
 
 RANDOM = np.random.default_rng(0)
@@ -279,6 +281,28 @@ def test_every_update_of_every_dtype_returns_the_old_values(kind, dtype, shared)
     expected = MEANING[kind](x.astype(wide), v.astype(wide)).astype(x.dtype)
     assert np.array_equal(old, x)
     assert np.array_equal(new, expected)
+
+
+@kernel
+def all_updates(x: InOut["N"], v: In["N"], i: In[i32, "N"], o: Out["N"], *, kinds):
+    shared = SMEM((x.shape[0],), x.dtype)
+    shared[...] = x[...]
+    for memory in (x, shared):
+        for function in kinds:
+            o[...] = function(memory.at[i[...]], v[...])
+            function(memory.at[...], v[...], order="acq_rel", scope="sys")
+        o[...] = atomic_cas(memory.at[i[...]], x[...], v[...])
+
+
+@pytest.mark.parametrize("target", ["sm_90a", "sm_100a"])
+@pytest.mark.parametrize("dtype", [*FLOATS, "i64", "u64", "i32", "u32", "i16", "u16"])
+def test_every_update_is_assembled(dtype, target):
+    x, i = numbers(dtype, 1), np.arange(40, dtype=np.int32)
+    kinds = (atomic_add, atomic_max, atomic_min, atomic_exchange)
+    if dtype not in FLOATS:
+        kinds += (atomic_and, atomic_or, atomic_xor)
+    ptx = all_updates.lower(x, x, i, x, target=target, kinds=kinds).ptx
+    assert assemble(ptx, find_target(target)).spill_bytes == 0
 
 
 @pytest.mark.parametrize("order", ["relaxed", "acquire", "release", "acq_rel"])
