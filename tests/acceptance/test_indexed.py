@@ -19,9 +19,11 @@ from astdsl import (
     bf16,
     cdiv,
     ds,
+    f8e4m3,
     f16,
     f32,
     i32,
+    iota,
     kernel,
     load,
     parallel,
@@ -68,6 +70,42 @@ def test_rows_of_any_width_and_order_are_gathered(columns):
     assert np.array_equal(agree(rows, lambda: (x.T, ids)), x.T[ids])
     whole = np.ascontiguousarray(x.T)
     assert np.array_equal(agree(rows, lambda: (whole, ids)), whole[ids])
+
+
+@kernel
+def moved_rows(x: In["V D"], ids: In[i32, "N"], o: Out["N D"], p: InOut["V D"], *, bn=16):
+    with parallel(cdiv(ids.shape[0], bn)) as i:
+        here = ids[tile(i, bn)]
+        o[tile(i, bn)] = load(x.at[here], fill=1)
+        p[here] = x[here]
+        buffer = SMEM((bn, x.shape[1]), x.dtype)
+        buffer[...] = x[here]
+        buffer[iota((bn,), 0)] = x[here]
+
+
+DTYPES = [
+    *(np.float64, np.float32, np.float16, bf16.numpy, f8e4m3.numpy, np.bool_),
+    *(np.int64, np.int32, np.int16, np.int8, np.uint64, np.uint32, np.uint16, np.uint8),
+]
+
+
+@pytest.mark.parametrize("columns", [64, 5])
+@pytest.mark.parametrize("dtype", DTYPES, ids=lambda d: np.dtype(d).name)
+def test_elements_of_every_dtype_are_moved(dtype, columns):
+    x = RANDOM.integers(0, 2, (40, columns)).astype(dtype)
+    ids = RANDOM.permutation(48)[:37].astype(np.int32)
+    zeros = np.zeros_like(x)
+    arguments = (x, ids, np.zeros((37, columns), dtype))
+    o, p = agree(moved_rows, lambda: (*arguments, zeros.copy()), targets=("sm_90a",))
+    inside = (ids < 40)[:, None]
+    wide = x.astype(np.float32)
+    assert np.array_equal(o.astype(np.float32), np.where(inside, wide[ids % 40], 1))
+    expected = np.zeros_like(wide)
+    expected[ids[ids < 40]] = wide[ids[ids < 40]]
+    assert np.array_equal(p.astype(np.float32), expected)
+    for target in ("sm_90a", "sm_100a"):
+        ptx = moved_rows.lower(*arguments, zeros, target=target).ptx
+        assert assemble(ptx, find_target(target)).spill_bytes == 0
 
 
 @kernel
