@@ -160,6 +160,7 @@ class Lowered:
             yield f"shared memory: {entry.shared_bytes} bytes"
             yield from _buffers(launch.body)
             yield from (f"conversion of {found}" for found in shared.conversions)
+            yield from (f"access of {found}" for found in shared.conflicts)
 
     def _constants(self) -> Iterator[str]:
         request = self._call.request

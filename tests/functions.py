@@ -179,7 +179,9 @@ def integers(function: Callable[..., int], result: DType | None = None) -> Calla
     return expected
 
 
-def by_kind(of_floats: Callable[..., Array], of_integers: Callable[..., Array]) -> Any:
+def by_kind(
+    of_floats: Callable[..., Array], of_integers: Callable[..., Array]
+) -> Callable[..., Array]:
     """Return a function that is one of two, by the dtype of its operand."""
 
     def expected(*arrays: Array) -> Array:

@@ -6,10 +6,14 @@ that read one word are served together. A warp's vectors go in parts of 128 byte
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 from numpy.typing import NDArray
 
+from astdsl.ir.types import TileType
 from astdsl.lowering.layout.registers import WIDEST_ACCESS_BYTES, Layout
+from astdsl.source import Span
 
 BANKS = 32
 WORD_BYTES = 4
@@ -30,6 +34,18 @@ def conflicts_of(addresses: NDArray[np.int64], width_bytes: int) -> int:
         every = np.unique(words + np.arange(width_bytes // WORD_BYTES))
         most = max(most, int(np.bincount(every % BANKS).max()))
     return most
+
+
+@dataclass(frozen=True, slots=True)
+class Conflict:
+    """An access of shared memory whose lanes meet in banks: where, of what, in how many passes."""
+
+    span: Span
+    tile: TileType
+    passes: int
+
+    def __str__(self) -> str:
+        return f"{self.tile} at {self.span}: {self.passes}-way bank conflicts"
 
 
 def row_major_conflicts(layout: Layout, shape: tuple[int, ...], element_bytes: int) -> int:

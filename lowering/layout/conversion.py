@@ -180,7 +180,8 @@ class _Rounds:
         return self._sources[lane * len(self._numbers) + target]
 
     def plan(self) -> Exchange | None:
-        sends, hears = [], []
+        sends: list[tuple[int, ...]] = []
+        hears: list[tuple[int, ...]] = []
         while self._pending:
             if len(sends) == MOST_SHUFFLES:
                 return None

@@ -57,6 +57,12 @@ def plain_offsets(buffer: BufferLayout, places: Integers) -> Integers:
     return offset
 
 
+def swizzled_offsets(buffer: BufferLayout, places: Integers) -> Integers:
+    """Return the byte of each element in a slot; `places` are (n, axes)."""
+    offsets = plain_offsets(buffer, places)
+    return _swizzled(buffer, offsets) if buffer.swizzle_bytes else offsets
+
+
 def _swizzled(buffer: BufferLayout, offsets: Integers) -> Integers:
     mask = buffer.swizzle_bytes // SWIZZLE_UNIT_BYTES - 1
     return offsets ^ ((offsets >> SWIZZLE_PERIOD_BITS & mask) * SWIZZLE_UNIT_BYTES)

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from astdsl.ir.core import Value
 from astdsl.ir.dtypes import DType
 from astdsl.ir.transforms import PhysicalAxis
+from astdsl.lowering.layout.banks import Conflict
 from astdsl.lowering.layout.conversion import Conversion
 
 SWIZZLES_BYTES = (128, 64, 32)
@@ -179,6 +180,7 @@ class SharedPlan:
     scratch_bytes: int = 0
     # Tiles that change their layout, through the scratch or by shuffles.
     conversions: dict[Conversion, None] = field(default_factory=dict)
+    conflicts: dict[Conflict, None] = field(default_factory=dict)
     # Who runs the program: each has a scratch, `scratch_stride_bytes` after the one before.
     runners: int = 1
     scratch_stride_bytes: int = 0

@@ -11,7 +11,8 @@ from functools import cached_property
 import numpy as np
 
 from astdsl.ir import ops
-from astdsl.lowering.layout.offsets import split_offsets
+from astdsl.lowering.layout.banks import WARP_THREADS, Conflict, conflicts_of
+from astdsl.lowering.layout.offsets import split_offsets, swizzled_offsets
 from astdsl.lowering.layout.registers import WIDEST_ACCESS_BYTES, Layout
 from astdsl.lowering.layout.shared import SWIZZLE_PERIOD_BITS, SWIZZLE_UNIT_BYTES, BufferLayout
 from astdsl.lowering.nvptx.function import MEMORY_TYPES, Emitter
@@ -173,6 +174,22 @@ class SharedWindow:
         while width > 1 and (start % width or row % width):
             width //= 2
         return width
+
+    def note_conflicts(self) -> None:
+        """Write down in how many passes a warp's access is served, if in more than one.
+
+        It is counted for the first warp, from the start of a slot.
+        """
+        lanes = min(WARP_THREADS, self.layout.thread_count)
+        places = np.zeros((lanes, len(self.buffer.shape)), np.int64)
+        for axis, tile_axis in self.tile_axis.items():
+            own = self.layout.bases[:lanes, tile_axis] * self._step(axis)
+            places[:, axis] = np.clip(own, 0, self.buffer.shape[axis] - 1)
+        addresses = swizzled_offsets(self.buffer, places)
+        passes = conflicts_of(addresses, self.vector * self.dtype.bytes)
+        if passes > 1:
+            found = Conflict(self.op.span, self.op.window_type, passes)
+            self.emitter.shared.conflicts[found] = None
 
     def address(self, register: int) -> LV:
         """Return the address of a register's element."""

@@ -178,7 +178,7 @@ def table_of(rows: tuple[Row, ...], dtype: DType) -> Array:
     if rows is not SUMS:
         return np.resize(some(dtype)[::-1], SHAPE)
     if dtype.kind == "bool":
-        return np.arange(192).reshape(SHAPE) % 3 == 0
+        return np.asarray(np.arange(192).reshape(SHAPE) % 3 == 0)
     numbers = np.ones(SHAPE)
     numbers[np.arange(8), np.arange(8) * 3] = [2, 4, 0, 2, 4, 2, 1, 2]
     if dtype.is_signed:

@@ -18,6 +18,7 @@ from tests.witnesses import agree
 SHAPE = (128, 128)
 PLAIN = {n: v for n, v in vars(Layout).items() if isinstance(v, StatedLayout)}
 # A row to a thread, and two rows far apart.
+LANES = ((64, 0, 1), (2, -1, 0))
 DIGITS = (((2, 0, 64), (2, 1, 1), (64, 1, 2)), ((64, 0, 1), (2, -1, 0)))
 CHAIN = [
     *(v for n, v in PLAIN.items() if n != "WG_SPLAT"),
@@ -92,7 +93,21 @@ def test_explain_lists_each_conversion_and_its_way() -> None:
     assert "conversion of i16[64x16] at test_layouts.py" in text
     assert "shuffles" in text
     y = np.zeros((64, 64), np.float32)
-    assert "4-way bank conflicts" in kernel(sums).lower(y).explain()
+    explained = kernel(sums).lower(y).explain()
+    assert "conversion of f32[64x64]" in explained
+    assert "4-way bank conflicts" in explained
+
+
+def test_explain_counts_the_bank_conflicts_of_buffers() -> None:
+    def by_rows(x: In[f32, "64 64"], o: Out[f32, "64"]) -> None:
+        o[...] = load(x.at[...], layout=Layout.TILED((64, 64), ((64, 1, 1),), LANES)).sum(1)
+
+    def by_columns(x: In[f32, "64 64"], o: Out[f32, "64 64"]) -> None:
+        o[...] = x[...] + 1
+
+    y = np.zeros((64, 64), np.float32)
+    assert "access of f32[64x64]" in kernel(by_rows).lower(y).explain()
+    assert "bank conflicts" not in kernel(by_columns).lower(y).explain()
 
 
 def test_a_load_in_a_stated_layout_needs_no_conversion() -> None:

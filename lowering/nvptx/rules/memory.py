@@ -43,6 +43,7 @@ def _load(emitter: Emitter, op: ops.Load, layout: Layout) -> Sequence[LV]:
     if op.ref.ref.space == GMEM:
         return _load_global(emitter, op, layout)
     window = SharedWindow(emitter, op, layout)
+    window.note_conflicts()
     return _load_wide(emitter, window, window.vector)
 
 
@@ -164,6 +165,7 @@ def _store_shared(
     emitter: Emitter, op: ops.Store, layout: Layout, registers: Sequence[LV], owner: LV | None
 ) -> None:
     window = SharedWindow(emitter, op, layout)
+    window.note_conflicts()
     if layout.is_exact:
         _store_wide(emitter, window, registers, owner, window.vector)
         return
