@@ -6,6 +6,7 @@ Invariant: nothing here runs a body; a context or range hands it to `blocks`, wh
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 from typing import Any, NoReturn
 
 import numpy as np
@@ -21,7 +22,7 @@ from astdsl.ir.ops import INFERRED, SEQUENTIAL, SPREAD
 from astdsl.lang.blocks import BlockFunction, trace_for, trace_pipeline
 from astdsl.lang.indices import as_index
 from astdsl.lang.shapes import as_extent
-from astdsl.lang.tracing import fault, require_trace
+from astdsl.lang.tracing import MOST_OPERATIONS, fault, require_trace
 from astdsl.lang.values import Literal, Operand
 
 PLACEMENTS = {"sequential": SEQUENTIAL, "parallel": SPREAD, "auto": INFERRED}
@@ -95,7 +96,14 @@ def unroll(iterable: Iterable[Any]) -> list[Any]:
             f"`unroll` takes what a `for` runs through, got {iterable!r}",
             help="write `unroll(range(n))`",
         )
-    return list(iterable)
+    steps = list(islice(iterable, MOST_OPERATIONS + 1))
+    if len(steps) > MOST_OPERATIONS:
+        raise fault(
+            UnsupportedFeature,
+            f"`unroll` copies the body of a loop more than {MOST_OPERATIONS:,} times",
+            help="`for i in range(n):` is a loop of the kernel",
+        )
+    return steps
 
 
 class PipelineContext:

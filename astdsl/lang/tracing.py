@@ -20,6 +20,9 @@ from astdsl.records import dataclass, field
 from astdsl.source import NOWHERE, Span
 
 AnyOp = TypeVar("AnyOp", bound=Op)
+# Operations that one trace makes: loops that Python runs copy their bodies, and compiling takes
+# minutes from here on.
+MOST_OPERATIONS = 30_000
 # A dim of a parameter, by the parameter's name and the axis.
 DimKey = tuple[str, int]
 
@@ -64,10 +67,19 @@ class Trace:
     warpgroups: int = 0
     params: CompilerParams = DEFAULTS
     grid: Grid | None = None
+    emitted: int = 0
 
     def emit(self, kind: type[AnyOp], /, **fields: object) -> AnyOp:
         """Append an operation at the user's place, and return it."""
         span = self.locate()
+        self.emitted += 1
+        if self.emitted > MOST_OPERATIONS:
+            raise UnsupportedFeature(
+                f"the kernel has more than {MOST_OPERATIONS:,} operations",
+                (span, "one too many"),
+                help="`for i in range(n):` is a loop of the kernel; `unroll(...)` and other loops "
+                "of Python copy their body for each step",
+            )
         op = kind(span=span, **fields)
         self._require_visible(op, span)
         self.made.update(dict.fromkeys(op.results, span))
