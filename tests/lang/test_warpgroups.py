@@ -42,6 +42,7 @@ from astdsl.errors import (
     UnknownName,
     UnsupportedFeature,
 )
+from tests.witnesses import agree
 
 X = np.arange(64, dtype=np.float32)
 DEVICES = ["reference", "emulator"]
@@ -300,3 +301,34 @@ def test_a_kernel_is_called_by_one_for_as_many_warpgroups() -> None:
     with pytest.raises(UnsupportedFeature, match="each of 2 warpgroups"):
         calls_of_two.on("reference")(X)
     assert np.array_equal(calls_alike.on("reference")(X), X * 2)
+
+
+@kernel(warpgroups=3)
+def handed_on(x: In[f32, "64"], o: Out[f32, "128"], *, out=""):
+    row, full, again = SMEM((64,), f32), Barrier(), Barrier(num_arrivals=2)
+    w = warpgroup_id()
+    if w == 0:
+        row[...] = x[...]
+        barrier_arrive(full)
+        if out != "wait before the write":
+            barrier_wait(again)
+        row[...] = x[...] * 2
+    else:
+        if out != "wait of one" or w == 1:
+            barrier_wait(full)
+        o[tile(w - 1, 64)] = row[...]
+        barrier_arrive(again)
+
+
+def test_a_warpgroup_hands_on_what_it_wrote() -> None:
+    assert np.array_equal(agree(handed_on, lambda: [X]), np.concatenate([X, X]))
+
+
+@pytest.mark.parametrize("check", [True, False])
+@pytest.mark.parametrize("out", ["wait before the write", "wait of one"])
+def test_accesses_that_nothing_orders_are_reported(out: str, check: bool) -> None:
+    unordered = kernel(handed_on.__wrapped__, warpgroups=3, check=check)
+    with pytest.raises(
+        ProtocolError, match="nothing orders that after what warpgroup 0 wrote|read"
+    ):
+        unordered.on("reference")(X, out=out)

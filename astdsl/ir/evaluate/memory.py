@@ -13,6 +13,7 @@ import numpy as np
 from astdsl.errors import BadWindow, ProtocolError, UnwrittenRead
 from astdsl.ir import ops
 from astdsl.ir.core import Op
+from astdsl.ir.evaluate.races import arrive, note_access
 from astdsl.ir.evaluate.rounding import number
 from astdsl.ir.evaluate.state import (
     VISIBLE,
@@ -88,6 +89,8 @@ def read(op: Op, memory: Memory, place: Place, frame: Frame, *, is_update: bool 
         raise _not_arrived(op, memory, frame)
     if frame.step is not None and memory.shadow is not None and not is_update:
         note_read(memory, place, frame.step, op)
+    if not is_update:
+        note_access(op, memory, place, frame, is_write=False)
     found: Array = memory.data[place]
     return found
 
@@ -137,6 +140,8 @@ def write(
     if frame.step is not None and memory.shadow is not None and not is_update:
         note_write(memory, place, frame.step, op)
         note_warpgroup(memory, place, frame, op)
+    if not is_update:
+        note_access(op, memory, place, frame, is_write=True)
     memory.data[place] = value
     if memory.written is not None:
         memory.written[place] = True
@@ -347,7 +352,7 @@ def _copy_in(op: ops.CopyIn, frame: Frame) -> None:
         landing = Landing(memory, place, op.span, barrier.phase)
         memory.landing.append(landing)
         barrier.landings.append(landing)
-    barrier.arrive(op.span)
+    arrive(barrier, op, frame)
 
 
 @evaluates(ops.CopyOut)

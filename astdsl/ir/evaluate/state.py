@@ -77,10 +77,23 @@ class Memory:
     # Of global memory: how many copies out write each element and are not known to be complete.
     writers: Array | None = None
     landing: list[Landing] = field(default_factory=list)
+    # Of shared memory where warpgroups run the program themselves: who touched what, when last.
+    accesses: dict[Any, Access] = field(default_factory=dict)
     # Of shared memory: what is lost when this is written.
     overlapping: list[Memory] = field(default_factory=list)
     # Of shared memory: what each store wrote last, the latest last.
     stores: dict[Span, Place] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """An access of a warpgroup to shared memory; `time` counts releases, the next one included."""
+
+    warpgroup: int
+    is_write: bool
+    span: Span
+    place: Place
+    time: int
 
 
 @dataclass(slots=True)
@@ -103,6 +116,9 @@ class Barrier:
     phase: int = 0
     is_awaited: bool = True
     landings: list[Landing] = field(default_factory=list)
+    # How many releases of each warpgroup who waits knows then, and after the next phase.
+    known: list[int] = field(default_factory=list)
+    coming: list[int] = field(default_factory=list)
     # Products in tensor memory, with the phase in which they arrive.
     products: list[tuple[int, Reading]] = field(default_factory=list)
 
@@ -232,12 +248,14 @@ class BlockState:
     """What one thread block owns: shared memory, barriers, and its issuers' work in flight.
 
     `made` holds what is allocated once for all threads: by the operation, the warpgroup that has it
-    for itself, and how often a thread has run it before.
+    for itself, and how often a thread has run it before. `clocks` are the releases of warpgroups
+    that each warpgroup knows.
     """
 
     memories: list[Memory] = field(default_factory=list)
     barriers: list[Barrier] = field(default_factory=list)
     issuers: list[Issuer] = field(default_factory=lambda: [Issuer()])
+    clocks: list[list[int]] = field(default_factory=lambda: [[0]])
     made: dict[tuple[Op, int, int], Any] = field(default_factory=dict)
 
     def readings(self) -> list[Reading]:
@@ -320,6 +338,11 @@ class Frame:
         return self.block.issuers[self.warpgroup * WARPS + (self.warp or 0)]
 
     @property
+    def clock(self) -> list[int]:
+        """The releases of each warpgroup that this one knows."""
+        return self.block.clocks[self.warpgroup]
+
+    @property
     def thread(self) -> str:
         """How messages name who runs; empty where the block runs as one."""
         if not self.warpgroups:
@@ -330,7 +353,8 @@ class Frame:
     def warpgroup_frames(self, warpgroups: int) -> list[Frame]:
         """Return a frame for each warpgroup of a new block."""
         issuers = [Issuer() for _ in range(warpgroups * WARPS)]
-        block = BlockState(issuers=issuers)
+        clocks = [[0] * warpgroups for _ in range(warpgroups)]
+        block = BlockState(issuers=issuers, clocks=clocks)
         return [
             replace(self, values=dict(self.values), block=block, warpgroups=warpgroups, warpgroup=k)
             for k in range(warpgroups)

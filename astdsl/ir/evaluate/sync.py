@@ -12,6 +12,7 @@ import numpy as np
 
 from astdsl.ir import ops
 from astdsl.ir.evaluate.memory import barrier_of, fence, join
+from astdsl.ir.evaluate.races import acknowledge, arrive
 from astdsl.ir.evaluate.state import Barrier, Blocked, Frame, Run, Waiting
 from astdsl.ir.evaluate.table import evaluates
 
@@ -29,7 +30,7 @@ def _new_barriers(op: ops.AllocBarrier, frame: Frame) -> list[Barrier]:
 
 @evaluates(ops.BarrierArrive)
 def _arrive(op: ops.BarrierArrive, frame: Frame) -> None:
-    barrier_of(op, frame).arrive(op.span)
+    arrive(barrier_of(op, frame), op, frame)
 
 
 @evaluates(ops.BarrierWait)
@@ -38,7 +39,7 @@ def _wait(op: ops.BarrierWait, frame: Frame) -> Run:
     blocked = _blocked(op, barrier, frame)
     while not barrier.is_complete(parity):
         yield blocked
-    barrier.acknowledge()
+    acknowledge(barrier, frame)
 
 
 def _blocked(op: Any, barrier: Barrier, frame: Frame, *, is_test: bool = False) -> Blocked:
@@ -52,7 +53,7 @@ def _test(op: ops.BarrierTest, frame: Frame) -> Run:
         yield _blocked(op, barrier, frame, is_test=True)
     is_complete = barrier.is_complete(parity)
     if is_complete:
-        barrier.acknowledge()
+        acknowledge(barrier, frame)
     return np.bool_(is_complete)
 
 

@@ -14,6 +14,7 @@ from astdsl.errors import ProtocolError
 from astdsl.ir import ops
 from astdsl.ir.core import Op, Value
 from astdsl.ir.evaluate.memory import barrier_of, read, window, write
+from astdsl.ir.evaluate.races import arrive
 from astdsl.ir.evaluate.state import VISIBLE, Frame, Memory, Place, Reading, stored_mark
 from astdsl.ir.evaluate.table import Array, evaluates
 from astdsl.ir.evaluate.tensor import operand, operand_place, tensor_core_product
@@ -232,4 +233,4 @@ def _commit_products(op: ops.TensorCommit, frame: Frame) -> None:
         (barrier.phase, reading) for reading in issuer.tensor_products if not reading.is_read
     ]
     barrier.products += waiting
-    barrier.arrive(op.span)
+    arrive(barrier, op, frame)
