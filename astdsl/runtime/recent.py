@@ -24,7 +24,11 @@ def check_of(objects: Sequence[Any], values: Sequence[Any], launch: Launch) -> C
 
     `values` are the objects' addresses and numbers. There is one for NumPy's arrays and numbers.
     """
-    if DIRECT is None or any(type(x) is not DIRECT and type(x) not in NUMBERS for x in objects):
+    if (
+        not objects
+        or DIRECT is None
+        or any(type(x) is not DIRECT and type(x) not in NUMBERS for x in objects)
+    ):
         return None
     names: dict[str, Any] = {"words": WORDS}
     written = launch.written
