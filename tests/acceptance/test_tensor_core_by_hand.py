@@ -483,3 +483,17 @@ def test_a_call_that_names_no_target_takes_the_one_that_the_names_need(
     assert everything.lower(*squares()).target == "sm_100a"
     assert multiplied.lower(A, B).target == "sm_90a"
     assert everything.on("emulator")(*squares()).shape == (64, 64)
+
+
+TURNED_B = np.ascontiguousarray(B.T)
+ASSEMBLED: dict[str, Any] = {
+    "halves": lambda: halves_swapped.lower(A, TURNED_B, target="sm_90a"),
+    "registers": lambda: from_registers.lower(np.concatenate([A, A]), B, target="sm_90a"),
+    "ring": lambda: by_wgmma.lower(A, B[:, :128], target="sm_90a", N=128, turned=False, bm=64),
+    "tensor memory": lambda: in_turns.lower(*rows_and_squares(), target="sm_100a"),
+}
+
+
+@pytest.mark.parametrize("name", ASSEMBLED)
+def test_the_assembler_puts_no_wait_of_its_own_into_products(name: str) -> None:
+    assert ASSEMBLED[name]().resources.messages == ()

@@ -46,6 +46,22 @@ FENCE = AsmRow(
 
 
 @cache
+def settle(types: tuple[str, ...]) -> AsmRow:
+    """Make the row of a fence after which registers, of `types`, hold what was written to them.
+
+    Tied, so that LLVM writes them here: while a product is in flight ptxas would wait for it first.
+    """
+    return AsmRow(
+        name="wgmma.fence.tied",
+        text="wgmma.fence.sync.aligned;",
+        effect=Effect.ACTS,
+        outputs={f"d{number}": type for number, type in enumerate(types)},
+        tied=len(types),
+        requires=WGMMA,
+    )
+
+
+@cache
 def wait(pending: int, types: tuple[str, ...] = ()) -> AsmRow:
     """Make the row that waits until at most `pending` groups are in flight.
 

@@ -67,6 +67,7 @@ class _Registers:
 
     type: str
     places: list[LV]
+    is_by_hand: bool = False
 
     def held(self, builder: Builder) -> list[LV]:
         """Read them."""
@@ -85,7 +86,7 @@ def _alloc(emitter: Emitter, op: ops.AllocAccumulator) -> None:
         zero = constant(wgmma.REGISTERS[PTX_RESULTS[op.dtype.name]], 0)
         count = layout.register_count // (2 if op.dtype is f16 else 1)
         places = [emitter.builder.variable(zero) for _ in range(count)]
-        emitter.extra[op.result] = _Registers(zero.type, places)
+        emitter.extra[op.result] = _Registers(zero.type, places, op.in_registers)
 
 
 @lowers(ops.AccumulatorWrite)
@@ -93,7 +94,11 @@ def _write(emitter: Emitter, op: ops.AccumulatorWrite) -> None:
     shape, dtype = _shape(op.accumulator), _type(op.accumulator).dtype
     if emitter.target.has(WGMMA):
         registers = emitter.get(op.value, wgmma_accumulator(shape, emitter.threads))
-        emitter.extra[op.accumulator].keep(emitter.builder, _paired(emitter, dtype, registers))
+        own: _Registers = emitter.extra[op.accumulator]
+        values = _paired(emitter, dtype, registers)
+        if own.is_by_hand:
+            values = emitter.builder.asm(wgmma.settle((own.type,) * len(values)), *values)
+        own.keep(emitter.builder, values)
         return
     layout = tmem_accumulator(shape, emitter.threads)
     tensor_memory.write(emitter, op.accumulator, layout, emitter.get(op.value, layout))

@@ -61,6 +61,7 @@ def made_rows() -> Iterator[AsmRow]:
         for transpose in (False, True):
             yield warp.load_matrix(matrices, transpose=transpose)
             yield warp.store_matrix(matrices, transpose=transpose)
+    yield wgmma.settle(("float",) * 4)
     for columns in tcgen05.HALF_COLUMNS_PER_LOAD:
         yield from (tcgen05.load_half(columns), tcgen05.store_half(columns))
     yield from (wgmma.wait(pending, ("float",) * count) for pending, count in WAITS)
