@@ -11,18 +11,21 @@ from astdsl.ir.core import IN, Value
 from astdsl.ir.dtypes import DType, bf16, f8e4m3, f8e5m2, f16, f32, f64, i8, i32, u8
 from astdsl.lang.elementwise import binary, constant, convert, meet, settle, sources
 from astdsl.lang.masks import masked
+from astdsl.lang.parts import stack
 from astdsl.lang.ragged import LOST, ZERO, Edges, HalfSpace
 from astdsl.lang.rows import ADD
-from astdsl.lang.shapes import index
+from astdsl.lang.shapes import forget_edges, index
 from astdsl.lang.tracing import emit, fault
 from astdsl.lang.values import Tile, method
-from astdsl.records import replace
+from astdsl.records import dataclass, replace
 
 # What products are summed in, by the dtype in which the operands meet.
 SUMMED_IN = {
     f16: f32, bf16: f32, f32: f32, f64: f64, f8e4m3: f32, f8e5m2: f32, i8: i32, u8: i32,
 }  # fmt: skip
 PRECISIONS = ("tf32", "tf32x3")
+SUMS_IN_F16 = frozenset({f16, f8e4m3, f8e5m2})
+MATRIX_AXES = 2
 
 
 @method("__matmul__")
@@ -47,11 +50,13 @@ def dot(
 ) -> Tile:
     """Return the matrix product of (m, k) and (k, n); vectors count as one row, or one column.
 
-    Operands of different dtypes meet as in `a * b` (8-bit integers, and 8-bit floats, may differ).
-    The result is f32, of f64 f64, of 8-bit integers i32; products are exact (f32 operands too) and
-    summed in that dtype in an unspecified order; of 8-bit floats the tensor core keeps fewer bits
-    while it sums along k. Elements outside along k take no part. `acc`, of the result's shape and
-    dtype, is added to it: `acc + a @ b`.
+    Of tiles with more axes, the last two are matrices; the others are broadcast, and multiplied one
+    after the other. Operands of different dtypes meet as in `a * b` (8-bit integers, and 8-bit
+    floats, may differ). The result is f32, of f64 f64, of 8-bit integers i32; products are exact
+    (f32 operands too) and summed in that dtype in an unspecified order; of 8-bit floats the tensor
+    core keeps fewer bits while it sums along k. Elements outside along k take no part. `acc`, of
+    the result's shape and dtype, is added to it: `acc + a @ b`; an f16 `acc` lets f16 and 8-bit
+    floats be summed in f16.
     `precision` lets f32 operands use the tensor core: "tf32" ignores the low 13 bits of each (as
     the hardware does: they are cut off, not rounded; relative error below 2^-9 a product);
     "tf32x3" adds the products with what was cut off, below 2^-19.
@@ -62,6 +67,27 @@ def dot(
     _require_ranks(left, right)
     dtypes = _operand_dtypes(left, right)
     asked = _precision(precision, dtypes[0], left, right)
+    added = None if acc is None else settle(acc, "`acc` of `dot`")
+    summed = SUMMED_IN[dtypes[0]]
+    if added is not None and added.dtype is f16 and SUMS_IN_F16.issuperset(dtypes):
+        summed = f16
+    found = _multiplied(left, right, _Product(dtypes, summed, asked))
+    return found if added is None else _accumulated(added, found)
+
+
+@dataclass(frozen=True, slots=True)
+class _Product:
+    """What is computed: the dtypes of the operands, what they are summed in, the precision."""
+
+    operands: tuple[DType, DType]
+    summed: DType
+    precision: str
+
+
+def _multiplied(left: Tile, right: Tile, kind: _Product) -> Tile:
+    rank = max(left.ndim, right.ndim)
+    if rank > MATRIX_AXES:
+        return _batched(left, right, rank, kind)
     is_row, is_column = left.ndim == 1, right.ndim == 1
     rows = index(left, (None,)) if is_row else left
     columns = index(right, (slice(None), None)) if is_column else right
@@ -73,13 +99,36 @@ def dot(
             note=f"{left} @ {right}",
             help="the last axis of the left operand is the first of the right one; `.T` turns one",
         )
-    product = _product(rows, columns, dtypes, asked)
-    found = index(product, (*([0] if is_row else []), ..., *([0] if is_column else [])))
-    return found if acc is None else _accumulated(acc, found)
+    product = _product(rows, columns, kind)
+    return index(product, (*([0] if is_row else []), ..., *([0] if is_column else [])))
 
 
-def _accumulated(acc: object, product: Tile) -> Tile:
-    tile = settle(acc, "`acc` of `dot`")
+def _batched(left: Tile, right: Tile, rank: int, kind: _Product) -> Tile:
+    """Multiply along the first axis, one matrix, or batch of them, after the other."""
+    stacks = [x for x in (left, right) if x.ndim == rank]
+    extents = {x.shape[0] for x in stacks if x.shape[0] != 1}
+    if len(extents) > 1:
+        raise fault(
+            ShapeMismatch,
+            f"`@` multiplies {left.shape[0]} matrices with {right.shape[0]}",
+            *sources(left, right),
+            note=f"{left} @ {right}",
+            help="as many on both sides, or one",
+        )
+    for each in stacks:
+        forget_edges(each, [0], "`@` of several matrices")
+    count = extents.pop() if extents else 1
+    parts = [[_matrix(x, number, rank) for x in (left, right)] for number in range(count)]
+    return stack([_multiplied(a, b, kind) for a, b in parts])
+
+
+def _matrix(x: Tile, number: int, rank: int) -> Tile:
+    if x.ndim < rank:
+        return x
+    return index(x, (0 if x.shape[0] == 1 else number,))
+
+
+def _accumulated(tile: Tile, product: Tile) -> Tile:
     if tile.shape != product.shape or tile.dtype is not product.dtype:
         raise fault(
             ShapeMismatch if tile.shape != product.shape else TypeMismatch,
@@ -109,13 +158,13 @@ def _require_ranks(a: Tile, b: Tile) -> None:
                 *sources(a, b),
                 help="`*` multiplies by a scalar",
             )
-        if x.ndim > 2:
-            raise fault(
-                UnsupportedFeature,
-                f"`@` of more than two axes is not in this version, got {a} @ {b}",
-                *sources(a, b),
-                help="multiply one matrix at a time: read windows with an integer in front",
-            )
+    if min(a.ndim, b.ndim) == 1 and max(a.ndim, b.ndim) > MATRIX_AXES:
+        raise fault(
+            ShapeMismatch,
+            f"`@` of several matrices takes no vector, got {a} @ {b}",
+            *sources(a, b),
+            help="`v[:, None]` is a column, `v[None]` a row",
+        )
 
 
 def _precision(asked: object, dtype: DType, a: Tile, b: Tile) -> str:
@@ -149,9 +198,9 @@ def _as_contracted(x: Tile, axis: int) -> Tile:
     return Tile(x.origin.unfenced(axis).read().value, edges=x.edges)
 
 
-def _product(left: Tile, right: Tile, dtypes: tuple[DType, DType], precision: str) -> Tile:
+def _product(left: Tile, right: Tile, kind: _Product) -> Tile:
     if 0 in (*left.shape, *right.shape):
-        return Tile(constant(0, (left.shape[0], right.shape[1]), SUMMED_IN[dtypes[0]]))
+        return Tile(constant(0, (left.shape[0], right.shape[1]), kind.summed))
     a, b = _as_contracted(left, 1), _as_contracted(right, 0)
     pairs = {
         "a": {replace(h, axis=0): s for h, s in a.edges.outside.items() if h.axis == 1},
@@ -162,10 +211,10 @@ def _product(left: Tile, right: Tile, dtypes: tuple[DType, DType], precision: st
     columns = _with_zeros(b, [h for h in every if pairs["b"].get(h) != ZERO])
     product = emit(
         ops.Dot,
-        a=convert(Tile(rows), dtypes[0]),
-        b=convert(Tile(columns), dtypes[1]),
-        dtype=SUMMED_IN[dtypes[0]],
-        precision=precision,
+        a=convert(Tile(rows), kind.operands[0]),
+        b=convert(Tile(columns), kind.operands[1]),
+        dtype=kind.summed,
+        precision=kind.precision,
     ).result
     outside = {h: LOST for h in a.edges if h.axis != 1} | {h: LOST for h in b.edges if h.axis != 0}
     return Tile(product, edges=Edges(outside))

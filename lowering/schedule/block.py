@@ -75,6 +75,9 @@ class BlockScheduler:
         self.slots: dict[Value, Slot] = {}
         self.accumulators: dict[Value, Value] = {}
         self.absorbed: set[Op] = set()
+        # Products that are written where they are added to something, by their results.
+        self.late_products: dict[Value, ops.Dot] = {}
+        self._program: Sequence[Op] = ()
         self.loops: list[LoopFrame] = []
         self.allocations = Maker(launch.span)
         self.stores_asynchronously = False
@@ -126,9 +129,16 @@ class BlockScheduler:
 
     def run(self, program: Sequence[Op]) -> None:
         """Schedule operations one after the other; leave nothing deferred behind."""
+        outer, self._program = self._program, program
         for op in program:
             self.step(op)
+        self._program = outer
         self.catch_up()
+
+    def only_user(self, value: Value) -> Op | None:
+        """Return the one use of a value, if it is one and stands in the list being walked."""
+        users = self.users[value]
+        return users[0] if len(users) == 1 and users[0] in self._program else None
 
     def step(self, op: Op) -> None:
         """Schedule one operation; one without a rule is copied."""

@@ -7,6 +7,8 @@ After, on the tensor core
 After, where the tensor core has no such product
     d = shared_dot a's slot, b's slot
 
+With `wgmma`, x + d starts the accumulator as x, and an `a` in registers is multiplied from there.
+
 Invariant: an accumulator is read when every product into it has been waited for.
 """
 
@@ -16,6 +18,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from astdsl.ir import dtypes, ops
+from astdsl.ir.core import Value
 from astdsl.ir.types import TileType, scalar
 from astdsl.lowering.products import TF32_BITS, ProductKind, product_kind
 from astdsl.lowering.schedule.accumulation import allocate
@@ -27,6 +30,12 @@ from astdsl.lowering.schedule.operands import (
     stored,
     tile_of,
 )
+from astdsl.lowering.target import WGMMA
+
+REGISTER_BYTES = 4
+WGMMA_THREADS = 128
+# What A may take of a thread's registers, beside the accumulator; more goes to shared memory.
+MOST_FRAGMENT_REGISTERS = 64
 
 
 @schedules(ops.Dot)
@@ -35,31 +44,59 @@ def _dot(scheduler: BlockScheduler, op: ops.Dot) -> None:
     if kind is None:
         _by_threads(scheduler, op)
         return
-    adds = op.result in scheduler.accumulators
-    accumulator = scheduler.accumulators[op.result] if adds else allocate(scheduler, op)
+    if op.result in scheduler.accumulators:
+        _multiply(scheduler, op, kind, scheduler.accumulators[op.result], adds=True)
+    elif scheduler.target.has(WGMMA) and isinstance(scheduler.only_user(op.result), ops.Add):
+        scheduler.late_products[op.result] = op
+    else:
+        scheduler.values[op.result] = _computed(scheduler, op, None)
+
+
+def _computed(scheduler: BlockScheduler, op: ops.Dot, initial: Value | None) -> Value:
+    """Write a product, added to `initial` if there is one, and return it as a tile."""
+    kind, maker, span = product_kind(op), scheduler.maker, op.span
+    assert kind is not None, "a product of the tensor core"
+    accumulator = allocate(scheduler, op)
+    if initial is not None:
+        maker.add_op(ops.AccumulatorWrite(span=span, accumulator=accumulator, value=initial))
+    _multiply(scheduler, op, kind, accumulator, adds=initial is not None)
+    maker.add_op(ops.ProductWait(span=span, pending=0))
+    return maker.add_op(ops.AccumulatorRead(span=span, accumulator=accumulator)).result
+
+
+def _multiply(
+    scheduler: BlockScheduler, op: ops.Dot, kind: ProductKind, accumulator: Value, *, adds: bool
+) -> None:
     maker = scheduler.maker
-    accumulate = adds
     for a, b in _pairs(scheduler, op, kind):
-        scale = maker.number(accumulate, scalar(dtypes.boolean))
+        scale = maker.number(adds, scalar(dtypes.boolean))
         fields = _operand_fields(op, a, b)
         maker.add_op(ops.MatrixMultiply(**fields, accumulator=accumulator, accumulate=scale))
-        accumulate = True
-    if not adds:
-        maker.add_op(ops.ProductWait(span=op.span, pending=0))
-        read = maker.add_op(ops.AccumulatorRead(span=op.span, accumulator=accumulator))
-        scheduler.values[op.result] = read.result
+        adds = True
 
 
 def _pairs(
     scheduler: BlockScheduler, op: ops.Dot, kind: ProductKind
-) -> Iterator[tuple[Operand, Operand]]:
+) -> Iterator[tuple[Operand | Value, Operand]]:
     """Yield the operands of each product: one, or three that leave only the rests' product out."""
+    if _is_fragment(scheduler, op, kind):
+        yield scheduler.value(op.a), in_shared_memory(scheduler, op, "b", kind)
+        return
     a, b = (in_shared_memory(scheduler, op, side, kind) for side in "ab")
     if op.precision == "tf32x3":
         a_rest, b_rest = (_rest(scheduler, op, side, kind) for side in "ab")
         yield a_rest, b
         yield a, b_rest
     yield a, b
+
+
+def _is_fragment(scheduler: BlockScheduler, op: ops.Dot, kind: ProductKind) -> bool:
+    """Whether `wgmma` reads A from the registers that it is in (PTX ISA 9.7.15.5.1.1)."""
+    tile, source = op.a.tile, source_of(scheduler, op, "a")
+    if not scheduler.target.has(WGMMA) or source.value in scheduler.slots or op.precision:
+        return False
+    words = tile.elements * tile.dtype.bytes // (REGISTER_BYTES * WGMMA_THREADS)
+    return tile.shape[1] % kind.depth == 0 and words <= MOST_FRAGMENT_REGISTERS
 
 
 def _rest(scheduler: BlockScheduler, op: ops.Dot, side: str, kind: ProductKind) -> Operand:
@@ -81,20 +118,29 @@ def _by_threads(scheduler: BlockScheduler, op: ops.Dot) -> None:
     scheduler.values[op.result] = scheduler.maker.add_op(new).result
 
 
-def _operand_fields(op: ops.Dot, a: Operand, b: Operand) -> dict[str, Any]:
-    return {
-        "span": op.span,
-        "a": a.slot.buffer,
-        "b": b.slot.buffer,
-        "a_slot": a.slot.slot,
-        "b_slot": b.slot.slot,
-        "a_transposed": a.is_transposed,
-        "b_transposed": b.is_transposed,
-    }
+def _operand_fields(op: ops.Dot, a: Operand | Value, b: Operand) -> dict[str, Any]:
+    fields: dict[str, Any] = {"span": op.span}
+    for side, operand in (("a", a), ("b", b)):
+        if isinstance(operand, Value):
+            fields[side] = operand
+            continue
+        fields[side], fields[f"{side}_slot"] = operand.slot.buffer, operand.slot.slot
+        fields[f"{side}_transposed"] = operand.is_transposed
+    return fields
 
 
 @schedules(ops.Add)
 def _add(scheduler: BlockScheduler, op: ops.Add) -> None:
-    """Leave out the addition that the accumulator does."""
-    if op not in scheduler.absorbed:
+    """Leave out the addition that an accumulator does."""
+    if op in scheduler.absorbed:
+        return
+    late = [v for v in op.operands if v in scheduler.late_products]
+    if not late:
         scheduler.copy(op)
+        return
+    product = scheduler.late_products.pop(late[-1])
+    other = op.x if late[-1] is op.y else op.y
+    if other in scheduler.late_products:
+        first = scheduler.late_products.pop(other)
+        scheduler.values[other] = _computed(scheduler, first, None)
+    scheduler.values[op.result] = _computed(scheduler, product, scheduler.value(other))

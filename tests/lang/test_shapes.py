@@ -12,7 +12,7 @@ from hypothesis import settings
 
 import astdsl
 from astdsl.errors import BadWindow, KernelError, ShapeMismatch, TypeMismatch, UnsupportedFeature
-from astdsl.ir.dtypes import DType, boolean, f16, f32, f64, i8, i32, u8
+from astdsl.ir.dtypes import DType, bf16, boolean, f16, f32, f64, i8, i32, u8
 from astdsl.ir.types import TileType
 from astdsl.lang.values import Tile
 from tests.lang.harness import a_trace, computed
@@ -275,8 +275,8 @@ def test_dot_adds_to_an_accumulator() -> None:
     x = DATA[0]
     found = computed(lambda t: astdsl.dot(t, t.T, acc=astdsl.ones((3, 3), f32)), x)
     assert np.array_equal(found, x @ x.T + 1)
-    with a_trace(TileType((4, 4), f16)) as (_, t):
-        with pytest.raises(TypeMismatch, match=r"`acc` .* f32\[4x4\], got f16"):
+    with a_trace(TileType((4, 4), bf16)) as (_, t):
+        with pytest.raises(TypeMismatch, match=r"`acc` .* f32\[4x4\], got bf16"):
             astdsl.dot(t, t, t)
         with pytest.raises(ShapeMismatch, match="`acc`"):
             astdsl.dot(t, t, astdsl.zeros((4,), f32))

@@ -124,7 +124,7 @@ def test_an_output_window_is_the_accumulator() -> None:
     a, b = whole(np.float16, 72, 80), whole(np.float16, 80, 136)
     np.testing.assert_array_equal(agree(into_output, lambda: (a, b)), product(a, b))
     schedule = into_output.lower(spec((64, 64), f16), spec((64, 64), f16)).schedule
-    assert "ProductWait pending=1" in schedule
+    assert "ProductWait [] pending=1" in schedule
 
 
 @kernel
