@@ -11,6 +11,7 @@ import ast
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from astdsl.cli.keep import add_option
 from astdsl.errors import BadCommand, did_you_mean
 from astdsl.frontend.signature import MISSING, Parameter, Signature
 from astdsl.ir.core import OUT
@@ -33,6 +34,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--const", action="append", default=[], metavar="NAME=VALUE",
         help="a compile-time constant, as `bm=64`; may be repeated",
     )  # fmt: skip
+    add_option(parser)
     parser.add_argument("--json", action="store_true", help="write what a program can read")
 
 

@@ -1,4 +1,4 @@
-"""`astdsl doctor`: what is installed, which tools are found, which devices there are.
+"""`astdsl doctor`: what is installed, which tools are found, which devices there are, the cache.
 
 Invariant: it looks, and changes nothing.
 """
@@ -9,11 +9,11 @@ import argparse
 import platform
 from importlib.metadata import PackageNotFoundError, version
 
-from astdsl import backend
+from astdsl import backend, store
 from astdsl.cli.render import Screen
 from astdsl.runtime.devices import devices, selected_device, selected_target
 
-HELP = "show versions, tools and devices"
+HELP = "show versions, tools, devices and the cache on disk"
 PACKAGES = (
     "astdsl", "numpy", "ml_dtypes", "llvmlite", "cuda-core", "cuda-bindings", "nvidia-cuda-nvcc",
     "nvidia-nvjitlink", "nvidia-nvvm", "nvidia-cuda-nvdisasm",
@@ -33,7 +33,9 @@ def run(options: argparse.Namespace, screen: Screen) -> int:
     tools = {name: path or "not found" for name, path in backend.tools().items()}
     found = {d.name: "available" if d.available else d.reason for d in devices()}
     chosen = {"device": selected_device(), "target": selected_target(selected_device())}
-    sections = {"packages": packages, "tools": tools, "devices": found, "chosen": chosen}
+    sections = {
+        "packages": packages, "tools": tools, "devices": found, "chosen": chosen, "cache": _cache(),
+    }  # fmt: skip
     if screen.as_json:
         screen.show_json(sections)
         return 0
@@ -41,6 +43,14 @@ def run(options: argparse.Namespace, screen: Screen) -> int:
         screen.show(title)
         screen.show_table((f"  {name}", text) for name, text in rows.items())
     return 0
+
+
+def _cache() -> dict[str, str]:
+    folder = store.private_folder()
+    if folder is None:
+        return {"folder": "not used: it is turned off, or others can write it"}
+    sizes = [path.stat().st_size for path in folder.glob(f"*{store.SUFFIX}")]
+    return {"folder": str(folder), "entries": f"{len(sizes)}, {sum(sizes)} bytes"}
 
 
 def _version(package: str) -> str:

@@ -14,6 +14,7 @@ from typing import Any
 
 from astdsl.cli.arguments import add_options, read_arguments
 from astdsl.cli.files import find_kernel, signature_of_kernel
+from astdsl.cli.keep import keep
 from astdsl.cli.render import Screen
 from astdsl.errors import BadCommand, DeviceUnavailable, did_you_mean
 from astdsl.lowered import Lowered
@@ -63,6 +64,8 @@ def run(options: argparse.Namespace, screen: Screen) -> int:
     signature = signature_of_kernel(kernel)
     arguments, constants = read_arguments(signature, options.arg, options.const)
     lowered = kernel.lower(**arguments, **constants, target=options.target)
+    if options.keep:
+        keep(options.keep, lowered)
     if options.after:
         _show(screen, lowered, {options.after: _after(lowered, options.after)})
         return 0

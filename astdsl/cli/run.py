@@ -14,6 +14,7 @@ import numpy as np
 
 from astdsl.cli.arguments import add_options, read_arguments
 from astdsl.cli.files import find_kernel, signature_of_kernel
+from astdsl.cli.keep import keep
 from astdsl.cli.render import Screen
 from astdsl.errors import BadCommand
 from astdsl.frontend.signature import Signature
@@ -44,6 +45,8 @@ def run(options: argparse.Namespace, screen: Screen) -> int:
     arguments, constants = read_arguments(signature, options.arg, options.const)
     device = options.device or selected_device()
     require_no_outputs(signature, arguments)
+    if options.keep:
+        keep(options.keep, kernel.lower(**arguments, **constants, target=options.target))
     random = np.random.default_rng(options.seed)
     given = {n: random_value(v, random) for n, v in arguments.items()}
     start = time.perf_counter()

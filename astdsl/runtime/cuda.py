@@ -283,7 +283,7 @@ def _write_scalar(
 ) -> Callable[[Any], None]:
     size = slot.dtype.numpy.itemsize
     memory = (ctypes.c_char * size).from_address(address)
-    cell = np.frombuffer(memory, slot.dtype.numpy, 1)
+    cell: np.ndarray[Any, Any] = np.ndarray((1,), slot.dtype.numpy, memory)
 
     def write(value: Any) -> None:
         cell[0] = value

@@ -37,14 +37,16 @@ DRIVER_LIBRARY = "libcuda.so.1"
 class Device(Protocol):
     """Something that runs kernels.
 
-    `needs_ptx` says what it runs: PTX, or the typed IR; `needs_cubin` whether it wants the PTX
-    assembled.
+    `needs_ptx` says what it runs: PTX, or the typed IR.
     """
 
     name: str
     description: str
     needs_ptx: bool
-    needs_cubin: bool
+
+    @property
+    def needs_cubin(self) -> bool:
+        """Whether it wants the PTX assembled."""
 
     def target(self) -> str:
         """Name the target that this device asks for; empty if any will do."""

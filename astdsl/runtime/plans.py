@@ -222,7 +222,8 @@ def _data_of_slot(slot: Slot) -> list[Any]:
 def _slot(data: Any) -> Slot:
     if not isinstance(data, list) or not data or data[0] not in _SLOTS:
         raise BadData("expected a parameter of an entry")
-    return _SLOTS[data[0]][2](data)
+    slot: Slot = _SLOTS[data[0]][2](data)
+    return slot
 
 
 def _map_slot(data: list[Any]) -> MapSlot:

@@ -65,7 +65,7 @@ def deliver(log: Words, reports: Sequence[Report]) -> None:
         if report.is_assertion:
             failed = failed or failed_assertion(report.pieces[0], report.span, each.block)
         else:
-            sys.stdout.write(printed(report.pieces, each.arrays(report)))
+            sys.stdout.write(printed(report.pieces, list(each.arrays(report))))
     if taken > LOG_WORDS:
         sys.stdout.write(LOST)
     if failed is not None:
