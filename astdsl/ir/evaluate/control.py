@@ -58,7 +58,8 @@ def run_module(module: Module, frame: Frame) -> None:
     There every step of an outermost `parallel` is a block, which begins with what stands before it.
     """
     operations = module.body.ops
-    if not module.warpgroups:
+    is_scheduled = any(isinstance(op, ops.Launch) for op in operations)
+    if not module.warpgroups or is_scheduled:  # a launch has its blocks run themselves
         run_alone(run_ops(operations, frame))
         return
     run_alone(run_once(operations, frame))
