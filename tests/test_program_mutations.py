@@ -14,7 +14,7 @@ import pytest
 
 from tests.mutation.__main__ import verdicts
 from tests.mutation.mutants import Mutant, mutant
-from tests.mutation.subjects import SUBJECTS, Subject, kernels_of_the_repository
+from tests.mutation.subjects import ALSO, SUBJECTS, Subject, kernels_of_the_repository
 from tests.mutation.trial import Run, Verdict, compare
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -27,6 +27,10 @@ WRONG = {
 
 def test_every_kernel_of_the_repository_is_mutated() -> None:
     assert set(kernels_of_the_repository()) - WRONG == {subject.name for subject in SUBJECTS}
+
+
+def test_the_other_kernels_are_where_they_are_said_to_be() -> None:
+    assert all(subject.lines for subject in ALSO)
 
 
 def test_a_mutant_follows_from_its_seed_and_differs_in_one_line() -> None:
@@ -54,7 +58,7 @@ from astdsl import In, Out, f32, kernel
 @kernel
 def changed(x: In[f32, "8"], o: Out[f32, "8"]):
 """
-SUBJECT = Subject("nowhere.py", "changed", (("f4", (8,)),), ("f4", (8,)))
+SUBJECT = Subject("nowhere.py", "changed", (("f4", (8,)),), (("f4", (8,)),))
 
 # What a mutant may do that is a fault of ours, each seen by the judge.
 FAULTS = {

@@ -28,7 +28,7 @@ class Subject:
     file: str
     kernel: str
     arrays: tuple[Geometry, ...]
-    output: Geometry
+    outputs: tuple[Geometry, ...]
     edits: tuple[tuple[str, str], ...] = ()
 
     @property
@@ -60,10 +60,9 @@ class Subject:
             for dtype, shape in self.arrays
         ]
 
-    def output_array(self) -> Array:
-        """Return a fresh output: what a kernel does not write stays as it is."""
-        dtype, shape = self.output
-        return np.full(shape, -1, dtype)
+    def output_arrays(self) -> list[Array]:
+        """Return fresh outputs: what a kernel does not write stays as it is."""
+        return [np.full(shape, -1, dtype) for dtype, shape in self.outputs]
 
 
 def _is_helper(function: Function) -> bool:
@@ -86,25 +85,43 @@ _SMALL_PRODUCT = (("bm=128", "bm=64"), ("bn=128", "bn=16"), ("bk=64", "bk=16"))
 _BIAS = tuple((f"    {old},", f"    {new},") for old, new in _SMALL_PRODUCT)
 _SMALL_SUM = (("bm=64, bn=128", "bm=8, bn=16"),)
 _HALF_ROWS = (("rows=128", "rows=64"),)
+_SMALL_BENCH = (("bm=64, bn=64", "bm=8, bn=16"),)
 _ADD, _SUM = "examples/tutorial/01_add.py", "examples/tutorial/02_reduction.py"
 _DOUBLE = "examples/tutorial/03_double_buffering.py"
 _GELU = "examples/matmul_bias_gelu.py"
 
 SUBJECTS = (
-    Subject("examples/matmul.py", "matmul", _MATRICES, _PRODUCT, _SMALL_PRODUCT),
-    Subject(_GELU, "matmul_bias_gelu", (*_MATRICES, ("f4", (20,))), ("f2", (70, 20)), _BIAS),
-    Subject("examples/prefix_sum.py", "prefix_sum", (_LINE,), _LINE, (("b=1024", "b=128"),)),
-    Subject("examples/softmax.py", "softmax", (_TABLE,), _TABLE, (("bn=1024", "bn=32"),)),
-    Subject(_ADD, "add_whole", (_IMAGE, _IMAGE), _IMAGE),
-    Subject(_ADD, "add", (_IMAGE, _IMAGE), _IMAGE, _SMALL_SUM),
-    Subject(_SUM, "sum0", (("f4", (3, 20, 40)),), _IMAGE, _SMALL_SUM),
-    Subject(_DOUBLE, "copy_tile", (_ROWS,), _ROWS),
-    Subject(_DOUBLE, "increment", (("f4", (70, 40)),), ("f4", (70, 40)), _HALF_ROWS),
-    Subject(_DOUBLE, "increment_by_hand", (_TALL,), _TALL, _HALF_ROWS),
+    Subject("examples/matmul.py", "matmul", _MATRICES, (_PRODUCT,), _SMALL_PRODUCT),
+    Subject(_GELU, "matmul_bias_gelu", (*_MATRICES, ("f4", (20,))), (("f2", (70, 20)),), _BIAS),
+    Subject("examples/prefix_sum.py", "prefix_sum", (_LINE,), (_LINE,), (("b=1024", "b=128"),)),
+    Subject("examples/softmax.py", "softmax", (_TABLE,), (_TABLE,), (("bn=1024", "bn=32"),)),
+    Subject(_ADD, "add_whole", (_IMAGE, _IMAGE), (_IMAGE,)),
+    Subject(_ADD, "add", (_IMAGE, _IMAGE), (_IMAGE,), _SMALL_SUM),
+    Subject(_SUM, "sum0", (("f4", (3, 20, 40)),), (_IMAGE,), _SMALL_SUM),
+    Subject(_DOUBLE, "copy_tile", (_ROWS,), (_ROWS,)),
+    Subject(_DOUBLE, "increment", (("f4", (70, 40)),), (("f4", (70, 40)),), _HALF_ROWS),
+    Subject(_DOUBLE, "increment_by_hand", (_TALL,), (_TALL,), _HALF_ROWS),
+    Subject("bench/kernels.py", "add", (_IMAGE, _IMAGE), (_IMAGE,), _SMALL_BENCH),
+    Subject("bench/kernels.py", "matmul", _MATRICES, (_PRODUCT,), _SMALL_PRODUCT),
+)
+# Kernels beside these, in roles written by hand and from the library: `--also`.
+_WIDE: Geometry = ("f4", (128, 64))
+_KEYS: Geometry = ("f2", (1, 2, 40, 32))
+_HANDS = "tests/acceptance/test_warpgroups.py"
+ALSO = (
     Subject(
-        "bench/kernels.py", "add", (_IMAGE, _IMAGE), _IMAGE, (("bm=64, bn=64", "bm=8, bn=16"),)
+        _HANDS, "copied", (("f2", (64, 64)),), (("f2", (64, 64)),), (("repeats=10", "repeats=1"),)
     ),
-    Subject("bench/kernels.py", "matmul", _MATRICES, _PRODUCT, _SMALL_PRODUCT),
+    Subject(_HANDS, "added", (_WIDE, _WIDE), (_WIDE,)),
+    Subject("stdlib/softmax.py", "softmax", (_TABLE,), (_TABLE,), (("bn=1024", "bn=16"),)),
+    Subject(
+        "stdlib/normalisation.py",
+        "rms_norm",
+        (_TABLE, ("f4", (30,))),
+        (_TABLE,),
+        (("bn=1024", "bn=32"),),
+    ),
+    Subject("stdlib/attention.py", "attention", (_KEYS, _KEYS, _KEYS), (_KEYS, ("f4", (1, 2, 40)))),
 )
 
 
