@@ -31,8 +31,12 @@ from astdsl import (
     take,
     tile,
     u32,
+    warpgroup_id,
 )
 from astdsl.errors import KernelError, ParallelConflict, RepeatedIndex, UnwrittenRead
+from astdsl.ir.equality import structurally_equal
+from astdsl.ir.parser import parse_module
+from astdsl.ir.printer import print_module
 from astdsl.lowering.compiler import find_target
 from astdsl.lowering.nvptx.assemble import assemble
 from tests.witnesses import agree
@@ -449,6 +453,37 @@ def test_what_is_not_meant_is_refused(call, message):
 
     with pytest.raises(KernelError, match=message):
         wrong.on("reference")(np.zeros(8, np.float32))
+
+
+@kernel(warpgroups=2)
+def by_warpgroups(x: In[f32, "256"], ids: In[i32, "256"], o: Out[f32, "256"], c: Out[i32, "2", 0]):
+    w = warpgroup_id()
+    here = ids[tile(w, 128)]
+    buffer = SMEM((256,), f32)
+    buffer[tile(w, 128)] = take(x[here], here % 128, 0)
+    atomic_add(buffer.at[tile(w, 128)], 1.0)
+    o[tile(w, 128)] = buffer[tile(w, 128)]
+    atomic_add(c.at[ds(w, 1)], w + 1)
+
+
+def test_each_warpgroup_accesses_for_itself():
+    x, ids = MATRIX.reshape(-1)[:256].copy(), integers(0, 256, 256)
+    o, c = agree(by_warpgroups, lambda: (x, ids))
+    expected = [x[half][half % 128] + 1 for half in ids.reshape(2, 128)]
+    assert np.array_equal(o, np.concatenate(expected))
+    assert c.tolist() == [1, 2]
+
+
+def test_the_text_of_every_access_is_read_back():
+    x, i = np.zeros((8, 8), np.float32), np.zeros(8, np.int32)
+    lowered = [
+        rows.lower(x, i),
+        put.lower(x, i, x),
+        swap.lower(*[x[0].copy()] * 4),
+        taken.lower(x, i),
+    ]
+    for module in (each.module for each in lowered):
+        assert structurally_equal(parse_module(print_module(module)), module)
 
 
 # Elements of tiles

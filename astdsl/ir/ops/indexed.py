@@ -42,7 +42,9 @@ class Indexed(Window):
 
     @classmethod
     def implied(cls, fields: Mapping[str, Any]) -> dict[str, Any]:
-        return super().implied(fields) | {"along": tuple(range(sum(fields["kept"])))}
+        of_window = super().implied(fields)
+        kept = fields.get("kept", of_window["kept"])
+        return of_window | {"along": tuple(range(sum(kept)))}
 
     @property
     def window_type(self) -> TileType:
