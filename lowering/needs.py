@@ -22,10 +22,14 @@ def _in_registers(op: Op) -> bool:
     return isinstance(op, ops.AllocAccumulator) and op.in_registers
 
 
-# What is needed, by whom, and how the author wrote it.
+# What is needed, by whom, and how the author wrote it: of a kernel that is not scheduled yet.
 _NEEDS: tuple[tuple[Callable[[Op], bool], str, str], ...] = (
     (_in_registers, WGMMA, "`ACC`, an accumulator in registers,"),
+    (lambda op: isinstance(op, ops.ProductWait), WGMMA, "`wgmma_wait`"),
     (lambda op: isinstance(op, ops.AllocTmem), TCGEN05, "`TMEM`, tensor memory,"),
+    (lambda op: isinstance(op, ops.TensorCommit), TCGEN05, "`tcgen05_commit_arrive`"),
+    (lambda op: isinstance(op, ops.TmemCommit), TCGEN05, "`commit_tmem`"),
+    (lambda op: isinstance(op, ops.TmemWaitLoad), TCGEN05, "`wait_load_tmem`"),
 )
 
 

@@ -1,0 +1,146 @@
+"""Products by hand under control flow, and names that a target has not."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from astdsl import (
+    ACC,
+    SMEM,
+    TMEM,
+    Barrier,
+    In,
+    Out,
+    TilingTransform,
+    async_load_tmem,
+    async_store_tmem,
+    barrier_wait,
+    commit_smem,
+    commit_tmem,
+    f16,
+    f32,
+    i32,
+    kernel,
+    tcgen05_commit_arrive,
+    tcgen05_mma,
+    wait_load_tmem,
+    wgmma,
+    wgmma_wait,
+    zeros,
+)
+from astdsl.errors import UnsupportedFeature, WrongTarget
+from tests.witnesses import agree
+
+RANDOM = np.random.default_rng(16)
+A = RANDOM.integers(-2, 3, (64, 64)).astype(np.float16)
+B = RANDOM.integers(-2, 3, (64, 64)).astype(np.float16)
+PRODUCT = A.astype(np.float32) @ B.astype(np.float32)
+
+
+def operands(a, b):
+    left, right = SMEM((64, 64), f16), SMEM((64, 64), f16)
+    left[...] = a[...]
+    right[...] = b[...]
+    commit_smem()
+    return left, right
+
+
+@kernel
+def leaves_early(n: i32, a: In[f16, "64 64"], b: In[f16, "64 64"], o: Out[f32, "64 64", 0]):
+    acc, done = TMEM((64, 64)), Barrier(orders_tensor_core=True)
+    left, right = operands(a, b)
+    async_store_tmem(acc, 0.0)
+    commit_tmem()
+    if n == 0:
+        return
+    for _ in range(n):
+        tcgen05_mma(acc, left, right, done)
+        barrier_wait(done)
+    o[...] = async_load_tmem(acc)
+
+
+@pytest.mark.parametrize("n", [0, 1, 3])
+def test_tensor_memory_is_freed_on_every_exit(n: int) -> None:
+    found = agree(leaves_early, lambda: (n, A, B), targets=("sm_100a",))
+    assert np.array_equal(found, n * PRODUCT)
+
+
+@kernel
+def skips_one(n: i32, a: In[f16, "64 64"], b: In[f16, "64 64"], o: Out[f32, "64 64"]):
+    left, right = operands(a, b)
+    acc = ACC((64, 64))
+    for k in range(n):
+        if k != 2:
+            wgmma(acc, left, right)
+    wgmma_wait(0)
+    o[...] = acc[...]
+
+
+@pytest.mark.parametrize("n", [0, 2, 4])
+def test_products_are_started_in_loops_and_branches(n: int) -> None:
+    found = agree(skips_one, lambda: (n, A, B), targets=("sm_90a",))
+    assert np.array_equal(found, (n - (n > 2)) * PRODUCT)
+
+
+@kernel
+def carried(n: i32, a: In[f16, "64 64"], b: In[f16, "64 64"], o: Out[f32, "64 64"]):
+    left, right = operands(a, b)
+    total = zeros((64, 64))
+    for _ in range(n):
+        acc = ACC.init(total * 0.5)
+        wgmma(acc, left, right)
+        total = acc[...]
+    o[...] = total
+
+
+def test_an_accumulator_starts_as_a_tile_in_each_step() -> None:
+    found = agree(carried, lambda: (3, A, B), targets=("sm_90a",))
+    assert np.array_equal(found, 1.75 * PRODUCT)
+
+
+@kernel
+def without_swizzle(a: In[f16, "64 64"], b: In[f16, "64 64"], o: Out[f32, "64 64"]):
+    left, right = SMEM((64, 64), f16, transforms=(TilingTransform((8, 64)),)), SMEM((64, 64), f16)
+    left[...] = a[...]
+    right[...] = b[...]
+    commit_smem()
+    acc = ACC((64, 64))
+    wgmma(acc, left, right)
+    o[...] = acc[...]
+
+
+def test_a_layout_that_products_do_not_read_is_refused_with_a_way_out() -> None:
+    with pytest.raises(UnsupportedFeature, match="cannot read `a`") as caught:
+        without_swizzle.on("emulator", target="sm_90a")(A, B)
+    assert "SwizzleTransform(128)" in caught.value.help
+
+
+@kernel
+def names(o: Out[f32, "8"], *, which):
+    if which == "wgmma_wait":
+        wgmma_wait(0)
+    elif which == "commit_tmem":
+        commit_tmem()
+    elif which == "wait_load_tmem":
+        wait_load_tmem()
+    else:
+        tcgen05_commit_arrive(Barrier(orders_tensor_core=True))
+    o[...] = 0.0
+
+
+NAMES: dict[str, tuple[str, str]] = {
+    "wgmma_wait": ("sm_90a", "sm_100a"),
+    "commit_tmem": ("sm_100a", "sm_90a"),
+    "wait_load_tmem": ("sm_100a", "sm_90a"),
+    "tcgen05_commit_arrive": ("sm_100a", "sm_90a"),
+}
+
+
+@pytest.mark.parametrize("which", NAMES)
+def test_each_name_names_both_targets_on_the_other_one(which: str) -> None:
+    has, has_not = NAMES[which]
+    said = f"`{which}` needs {has}, and this kernel is compiled for {has_not}"
+    with pytest.raises(WrongTarget, match=said):
+        names.lower(which=which, target=has_not).ptx
+    assert names.lower(which=which, target=has).ptx
