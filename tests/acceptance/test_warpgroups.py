@@ -89,6 +89,16 @@ def test_a_memory_warpgroup_feeds_two_that_copy(stages: int) -> None:
     assert np.array_equal(agree(copied, lambda: [x], stages=stages, repeats=2), x)
 
 
+TRIPS = [(s, t) for s in (1, 2, 3) for t in sorted({0, 1, s - 1, s, s + 1, 2 * s, 2 * s + 1})]
+
+
+@pytest.mark.parametrize(("stages", "trips"), TRIPS)
+def test_a_ring_has_any_number_of_steps(stages: int, trips: int) -> None:
+    x = HALVES[:64, : 16 * trips]
+    fields = {"stages": stages, "repeats": 1, "bn": 16, "emulate": stages == 2}
+    assert np.array_equal(agree(copied, lambda: [x], **fields), x)
+
+
 @pytest.mark.parametrize("stages", [2, 3])
 def test_a_ring_goes_round_ten_times(stages: int) -> None:
     given = copied.on("emulator")(HALVES, stages=stages)
@@ -133,6 +143,35 @@ def test_two_compute_warpgroups_add_and_store_by_tma(stages: int) -> None:
 
 def test_the_addition_of_256_by_256() -> None:
     assert np.array_equal(added.on("emulator")(X, Y), X + Y)
+
+
+@kernel(warpgroups=3)
+def summed(x: In[f32, "M N"], o: Out[f32, "64 64"], *, stages=2):
+    m, n = x.shape
+    ring, full = SMEM((stages, 64, 64), f32), Barrier(num_barriers=stages)
+    empty = Barrier(num_arrivals=2, num_barriers=stages)
+    columns = cdiv(n, 64)
+    steps, w = cdiv(m, 64) * columns, warpgroup_id()
+    if w == 2:
+        for k in range(steps):
+            if k >= stages:
+                barrier_wait(empty[k % stages])
+            window = x.at[tile(k // columns, 64), tile(k % columns, 64)]
+            copy_gmem_to_smem(window, ring.at[k % stages], full[k % stages])
+    else:
+        total = zeros((32, 64), f32)
+        for k in range(steps):
+            barrier_wait(full[k % stages])
+            total += ring[k % stages, tile(w, 32), :]
+            barrier_arrive(empty[k % stages])
+        o[tile(w, 32), :] = total
+
+
+@pytest.mark.parametrize("stages", [2, 3])
+def test_two_compute_warpgroups_carry_sums(stages: int) -> None:
+    x = X.round()
+    expected = x.reshape(4, 64, 4, 64).sum(axis=(0, 2))
+    assert np.array_equal(agree(summed, lambda: [x], stages=stages), expected)
 
 
 @kernel(warpgroups=2)

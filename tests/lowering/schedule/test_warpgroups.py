@@ -12,6 +12,9 @@ from astdsl import In, Out, cdiv, f16, f32, kernel, parallel, pipeline, tile, wa
 from astdsl.errors import UnsupportedFeature
 from astdsl.ir import ops
 from astdsl.ir.core import walk
+from astdsl.ir.equality import structurally_equal
+from astdsl.ir.parser import parse_module
+from astdsl.ir.printer import print_module
 from astdsl.lowering.schedule.reach import reach
 from tests.witnesses import agree
 
@@ -64,6 +67,13 @@ def test_a_pipeline_of_one_warpgroup_has_one_ring() -> None:
 def test_a_warpgroup_that_is_known_meets_at_a_barrier_that_is_a_constant() -> None:
     ptx = one_sums.lower(X, target="sm_90a").ptx
     assert set(re.findall(r"bar\.sync \t?(\S+),", ptx)) == {"0", "2"}
+
+
+def test_programs_of_warpgroups_are_printed_and_read_back() -> None:
+    lowered = both_sum.lower(X, target="sm_90a")
+    scheduled = lowered._program.compiled("sm_90a").scheduled
+    for module in (lowered.module, scheduled):
+        assert structurally_equal(parse_module(print_module(module)), module)
 
 
 @kernel(warpgroups=2)
