@@ -517,3 +517,19 @@ def tensor_boxes(draw: st.DrawFn) -> tuple[TensorMap, np.ndarray[Any, Any], tupl
     array = np.arange(1, math.prod(shape) + 1, dtype=np.uint16).reshape(shape)
     corner = tuple(draw(st.integers(-6, n + 2)) for n in reversed(shape))
     return TensorMap.of(array, box, element_strides=steps), array, corner
+
+
+# Accesses by indices, in a view of rows: the shape of the array and whether it is turned, the
+# indices, the bounds of the view, and a window (start, size, step) of the columns.
+
+IndexedCase = tuple[tuple[int, int], bool, list[int], tuple[int, int], WindowTriple]
+
+
+@st.composite
+def indexed_cases(draw: st.DrawFn) -> IndexedCase:
+    """Generate an access whose parts may lie inside or outside of one another."""
+    shape = (draw(st.integers(1, 20)), draw(st.sampled_from([1, 7, 16, 32, 40])))
+    ids = draw(st.lists(st.integers(-3, 24), min_size=1, max_size=24))
+    bounds = (draw(st.integers(-4, 12)), draw(st.integers(0, 24)))
+    window = (draw(st.integers(-9, 36)), draw(st.sampled_from([1, 4, 8, 13, 32])))
+    return shape, draw(st.booleans()), ids, bounds, (*window, draw(st.integers(1, 3)))
