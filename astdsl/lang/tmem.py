@@ -14,6 +14,7 @@ from astdsl.ir.types import TMEM as TENSOR
 from astdsl.lang.branching import as_condition
 from astdsl.lang.elementwise import converted_to_target
 from astdsl.lang.indices import form_of, index_value
+from astdsl.lang.layouts import layout_cast
 from astdsl.lang.products import check_product, operand_fields, require_operand
 from astdsl.lang.refs import Ref, Root, whole_ref
 from astdsl.lang.shapes import as_shape, forget_edges
@@ -251,18 +252,19 @@ def tcgen05_commit_arrive(barrier: object, collective_axis: object = None) -> No
 def async_load_tmem(ref: object, layout: object = None, reduce: object = None) -> Tile:
     """Start reading tensor memory; return the tile, which may be used at once; sm_100a.
 
-    Before the memory is written again, or handed on, `wait_load_tmem()`. PTX: tcgen05.ld.
-    Errors: TypeMismatch, BadWindow, UnsupportedFeature.
+    Before the memory is written again, or handed on, `wait_load_tmem()`. `layout` states which
+    thread holds which element: see `layout_cast`. PTX: tcgen05.ld.
+    Errors: TypeMismatch, BadWindow, ShapeMismatch, UnsupportedFeature.
     """
-    for name, given in (("layout", layout), ("reduce", reduce)):
-        if given is not None:
-            raise fault(
-                UnsupportedFeature,
-                f"`async_load_tmem(..., {name}=)` is not in this version",
-                help="leave it out: the layout follows from the memory; `max(tile, axis)` reduces",
-            )
+    if reduce is not None:
+        raise fault(
+            UnsupportedFeature,
+            "`async_load_tmem(..., reduce=)` is not in this version",
+            help="`max(tile, axis)` reduces what was loaded",
+        )
     source = _require_tensor("async_load_tmem", "ref", ref)
-    return Tile(emit(ops.TmemLoad, **source.window_fields()).result)
+    tile = Tile(emit(ops.TmemLoad, **source.window_fields()).result)
+    return tile if layout is None else layout_cast(tile, layout)
 
 
 def wait_load_tmem() -> None:

@@ -49,7 +49,8 @@ WRONG: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: async_load_tmem(TMEM((128, 64), f16, packed=True).at[:, 1:33]),
         "begins at a multiple of 2",
     ),
-    "a layout": (lambda: async_load_tmem(TMEM((128, 64)), layout=1), "layout=)` is not in this"),
+    "a reduction": (lambda: async_load_tmem(TMEM((128, 64)), reduce="max"), "reduce=)` is not in"),
+    "no layout": (lambda: async_load_tmem(TMEM((128, 64)), layout=1), "got 1"),
     "a store of another shape": (
         lambda: async_store_tmem(TMEM((128, 64)), zeros((64, 64))),
         "(64, 64)",
