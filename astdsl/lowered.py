@@ -18,6 +18,7 @@ from astdsl.ir.core import Block, Module, walk
 from astdsl.ir.launch import HostExpression, LaunchPlan
 from astdsl.ir.passes import name_of, run_passes
 from astdsl.ir.printer import print_module
+from astdsl.ir.types import TileType
 from astdsl.passes import STANDARD
 from astdsl.records import dataclass
 from astdsl.runtime.classes import classify
@@ -159,6 +160,7 @@ class Lowered:
             yield f"blocks: {blocks} of {entry.threads} threads"
             yield f"shared memory: {entry.shared_bytes} bytes"
             yield from _buffers(launch.body)
+            yield from _products(launch.body)
             yield from (f"conversion of {found}" for found in shared.conversions)
             yield from (f"access of {found}" for found in shared.conflicts)
 
@@ -203,6 +205,17 @@ def _pipelines(module: Module) -> Iterator[str]:
             stages = str(op.stages) if op.stages else "automatic"
             axes = ", ".join(op.axes)
             yield f"pipeline at {op.span}: {len(op.axes)} axes ({axes}), stages {stages}"
+
+
+def _products(block: Block) -> Iterator[str]:
+    """Say of each product where it is computed."""
+    for op in walk(block):
+        if isinstance(op, (ops.MatrixMultiply, ops.SharedDot)):
+            kinds = [
+                v.tile.dtype if isinstance(v.type, TileType) else v.ref.dtype for v in (op.a, op.b)
+            ]
+            by = "the threads" if isinstance(op, ops.SharedDot) else "the tensor core"
+            yield f"product of {kinds[0]} and {kinds[1]} by {by} at {op.span}"
 
 
 def _buffers(block: Block) -> Iterator[str]:

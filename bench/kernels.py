@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from astdsl import In, Out, cdiv, f16, f32, pipeline, tile, zeros
+from astdsl import In, Out, cdiv, dot, f16, f32, pipeline, tile, zeros
 
 
 def add(x: In[f32, "M N"], y: In[f32, "M N"], o: Out[f32, "M N"], *, bm=64, bn=64):
@@ -20,4 +20,17 @@ def matmul(a: In[f16, "M K"], b: In[f16, "K N"], c: Out[f32, "M N"], *, bm=128, 
         acc = zeros((bm, bn), f32)
         with pipeline(cdiv(K, bk), stages=4) as k:
             acc += a[tile(i, bm), tile(k, bk)] @ b[tile(k, bk), tile(j, bn)]
+        c[tile(i, bm), tile(j, bn)] = acc
+
+
+def matmul_of_rows(
+    a: In["M K"], b: In["N K"], c: Out["M N"], *, bm=128, bn=128, bk=64, stages=4, precision=None
+):
+    M, K = a.shape
+    N, _ = b.shape
+    with pipeline(cdiv(M, bm), cdiv(N, bn)) as (i, j):
+        acc = zeros((bm, bn), c.dtype)
+        with pipeline(cdiv(K, bk), stages=stages) as k:
+            x, y = a[tile(i, bm), tile(k, bk)], b[tile(j, bn), tile(k, bk)].T
+            acc = dot(x, y, acc, precision=precision)
         c[tile(i, bm), tile(j, bn)] = acc

@@ -1,4 +1,4 @@
-"""Count registers, spills and instructions of assembled kernels, for sm_90a.
+"""Count registers, spills and instructions of assembled kernels.
 
 Nothing is timed. `python -m bench.machine_code`.
 """
@@ -10,12 +10,23 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from astdsl import kernel
+from astdsl import f8e4m3, f8e5m2, f16, f32, i8, i32, kernel, spec, u8
+from astdsl.ir.dtypes import DType
 from bench import common
 from bench.compiling import ADD, MATMUL, TARGET
-from bench.kernels import add, matmul
+from bench.kernels import add, matmul, matmul_of_rows
 
 REGISTER_LIMIT = 200
+TARGETS = ("sm_90a", "sm_100a")
+# Operands, result, depth of a step, precision: 128 bytes of each row.
+PRODUCTS = (
+    (f16, f16, f32, 64, None),
+    (f16, f16, f16, 64, None),
+    (f8e4m3, f8e5m2, f32, 128, None),
+    (i8, u8, i32, 128, None),
+    (f32, f32, f32, 32, "tf32"),
+    (f32, f32, f32, 32, "tf32x3"),
+)
 _LINE = re.compile(r"^(?P<label>\.L\w+):|^\s+/\*[0-9a-f]{4,}\*/\s+(?P<text>.*?);", re.MULTILINE)
 _BRANCH = re.compile(r"BRA\S* `\((\.L\w+)\)")
 
@@ -45,9 +56,15 @@ def loop_with(name: str, sass: str) -> int:
     return min(sizes)
 
 
-def costs(what: str, function: Callable[..., Any], arguments: Sequence[Any]) -> list[common.Figure]:
+def costs(
+    what: str,
+    function: Callable[..., Any],
+    arguments: Sequence[Any],
+    target: str = TARGET,
+    **constants: Any,
+) -> list[common.Figure]:
     """Return what one kernel takes; a product may take so many registers, and nothing may spill."""
-    lowered = kernel(function).lower(*arguments, target=TARGET)
+    lowered = kernel(function).lower(*arguments, target=target, **constants)
     resources, limit = lowered.resources, REGISTER_LIMIT if "matmul" in what else None
     count = len(instructions(lowered.sass)[0])
     return [
@@ -64,7 +81,16 @@ def figures() -> list[common.Figure]:
         *costs("matmul 128x128x64 f16, 4 stages", matmul, (MATMUL, MATMUL)),
         common.Figure("matmul: SASS instructions of a step, 8 products", steady, ""),
         *costs("add 64x64 f32", add, (ADD, ADD)),
+        *(figure for row in PRODUCTS for target in TARGETS for figure in _product(row, target)),
     ]
+
+
+def _product(row: tuple[DType, DType, DType, int, str | None], target: str) -> list[common.Figure]:
+    a, b, c, depth, precision = row
+    arguments = spec((512, 512), a), spec((512, 512), b), spec((512, 512), c)
+    what = f"matmul 128x128x{depth} {precision or f'{a} {b}'} to {c}, {target}"
+    constants = {"bk": depth, "precision": precision, "stages": 2}
+    return costs(what, matmul_of_rows, arguments, target, **constants)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

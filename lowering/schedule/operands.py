@@ -100,7 +100,8 @@ def stored(
     is_transposed = source.is_transposed if as_written else not source.is_transposed
     k_axis = source.k_axis if as_written else 1
     multiple = 1 if kind is None else kind.depth
-    buffer = _buffer(scheduler, tile.tile, k_axis, multiple, dot)
+    label = "operand of @" if as_written else "operand of @, turned to be contiguous along k,"
+    buffer = _buffer(scheduler, tile.tile, k_axis, multiple, label)
     maker = scheduler.maker
     maker.add_op(ops.BlockBarrier(span=dot.span))
     _store(maker, buffer, tile, (0, 0))
@@ -110,17 +111,17 @@ def stored(
 
 
 def _buffer(
-    scheduler: BlockScheduler, tile: TileType, k_axis: int, multiple: int, dot: ops.Dot
+    scheduler: BlockScheduler, tile: TileType, k_axis: int, multiple: int, label: str
 ) -> Value:
     """Allocate the buffer of an operand; clear once what is beyond the tile along K."""
     shape = list(tile.shape)
     shape[k_axis] = up(shape[k_axis], multiple)
-    before = scheduler.allocations
-    allocation = ops.AllocSmem(
-        span=dot.span, shape=tuple(shape), dtype=tile.dtype, label="operand of @"
-    )
+    before, span = scheduler.allocations, scheduler.maker.span
+    is_padded = tuple(shape) != tile.shape
+    label = f"{label} padded with zeros" if is_padded else label
+    allocation = ops.AllocSmem(span=span, shape=tuple(shape), dtype=tile.dtype, label=label)
     buffer = before.add_op(allocation).result
-    if tuple(shape) != tile.shape:
+    if is_padded:
         start, rest = [0, 0], list(shape)
         start[k_axis] = tile.shape[k_axis]
         rest[k_axis] -= tile.shape[k_axis]

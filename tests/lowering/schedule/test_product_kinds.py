@@ -82,6 +82,20 @@ def test_operands_of_8_bits_in_any_order(kind: Any, order: str) -> None:
     multiplied(*ordered(whole(kind[0], 80, 144), whole(kind[1], 144, 80), order), kind[2])
 
 
+def test_explain_says_which_operands_are_stored_anew() -> None:
+    def said(a: Any, b: Any, target: str, **constants: Any) -> str:
+        arguments = spec((128, 128), a), spec((128, 128), b), spec((128, 128), f32)
+        return str(product.lower(*arguments, target=target, **constants).explain())
+
+    turned, padded = "turned to be contiguous along k", "padded with zeros"
+    assert turned in said(f8e4m3, f8e4m3, "sm_90a")
+    assert turned not in said(f8e4m3, f8e4m3, "sm_100a")
+    assert turned not in said(f16, f16, "sm_90a")
+    assert padded in said(f16, f16, "sm_90a", bk=24)
+    assert "product of f16 and f16 by the tensor core" in said(f16, f16, "sm_90a", bm=24)
+    assert "product of f32 and f32 by the threads" in said(f32, f32, "sm_90a", bm=16, bn=16, bk=16)
+
+
 @pytest.mark.parametrize("precision", ["tf32", "tf32x3"])
 @pytest.mark.parametrize("order", ["CF", "CC"])
 def test_f32_on_the_tensor_core(order: str, precision: str) -> None:
