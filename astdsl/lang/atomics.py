@@ -128,6 +128,7 @@ def _converted(name: str, x: Any, shape: tuple[int, ...], dtype: DType) -> Value
 def _require_target(name: str, ref: object) -> Ref:
     if isinstance(ref, Ref):
         ref.root.require_writable()
+        ref.root.require_addressable()
         return ref.unfolded
     places = [(ref.value, f"{ref} was read here")] if isinstance(ref, Tile) else []
     raise fault(

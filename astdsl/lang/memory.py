@@ -50,9 +50,7 @@ def opens(name: str) -> Callable[[Callable[[Any], Any]], Callable[[Any], Any]]:
     return register
 
 
-def load(
-    window: object, fill: object = None, stages: object = None, layout: object = None
-) -> Tile:
+def load(window: object, fill: object = None, stages: object = None, layout: object = None) -> Tile:
     """Return the tile of a ref, or of a part of it: `load(x.at[tile(i, 64)], fill=1)`.
 
     With `fill`, elements outside the array are ordinary elements of that value, rounded to the
@@ -72,6 +70,13 @@ def load(
 def _filled(ref: Ref, fill: object) -> Tile:
     value = as_operand(fill, "`fill`")
     if isinstance(value, Tile):
+        if ref.grid.shape:
+            raise fault(
+                UnsupportedFeature,
+                f"`load` of what indices pick fills with a constant, got {value}",
+                (value.value, f"{value} comes from here"),
+                help="`where(inside, ref[ids], value)` chooses, `inside` being yours",
+            )
         return filled(ref.read(), value)
     if isinstance(value.number, float) and not ref.dtype.is_float:
         raise fault(
@@ -84,7 +89,7 @@ def _filled(ref: Ref, fill: object) -> Tile:
 
 def _require_ref(function: str, argument: str, x: object, space: str = "") -> Ref:
     if isinstance(x, Ref) and space in ("", x.space):
-        return x
+        return x if function == "load" else x.as_window(f"`{function}`")
     wanted = {"": "a ref", GLOBAL: "a ref to global memory", SHARED: "a ref to shared memory"}
     got = f"{x.space} memory" if isinstance(x, Ref) else repr(x)
     sources = [(x.value, f"{x} was read here")] if isinstance(x, Tile) else []

@@ -267,6 +267,7 @@ def require_operand(function: str, argument: str, x: object) -> Ref:
         raise fault(
             TypeMismatch, f"`{argument}` of `{function}` is in shared memory, got {got}", help=help
         )
+    x = x.as_window(f"`{function}`")
     if x.ndim != 2:
         raise fault(
             ShapeMismatch,

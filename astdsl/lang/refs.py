@@ -395,6 +395,18 @@ class Ref:
         """The whole of a reshaped view, as what is read and written; of others, the view."""
         return self.view(Ellipsis) if self.fold else self
 
+    def as_window(self, what: str) -> Ref:
+        """Return the view, which must be one window of its root; refuse any other by name."""
+        window = self.unfolded
+        if window.is_indexed:
+            reason = "is picked by indices" if window.grid is not NO_GRID else "ends with a view"
+            raise fault(
+                UnsupportedFeature,
+                f"{what} takes one window, and what it is given of `{self.root.name}` {reason}",
+                help=f"read it (`{self.root.name}[window]`), or take a window of the array itself",
+            )
+        return window
+
     @property
     def is_indexed(self) -> bool:
         """Whether tiles of indices pick, or a view may end before a window of it does."""

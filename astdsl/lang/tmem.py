@@ -110,6 +110,7 @@ def _require_tensor(function: str, argument: str, x: object) -> Ref:
             f"`{argument}` of `{function}` is in tensor memory, got {got}",
             help="`TMEM((128, 128), f32)` makes some; `.at[:, ds(start, n)]` is a part",
         )
+    x = x.as_window(f"`{function}`")
     rows, columns = x.axes
     whole = rows.whole and rows.kept and columns.kept and columns.step == 1
     if not whole or list(x.order) != [0, 1]:

@@ -5,6 +5,7 @@ import pytest
 
 from astdsl import (
     SMEM,
+    Barrier,
     In,
     InOut,
     Out,
@@ -18,6 +19,7 @@ from astdsl import (
     atomic_xor,
     bf16,
     cdiv,
+    copy_gmem_to_smem,
     ds,
     f8e4m3,
     f16,
@@ -443,6 +445,14 @@ def test_a_step_that_reads_what_others_update_conflicts():
         (lambda x, o: atomic_add(o.at[0:8], x[0:4]), "does not fit"),
         (lambda x, o: o.at[x[0:4].astype(i32)].T, "not turned"),
         (lambda x, o: o.at[x[0:4].astype(i32)][0:2], "not indexed again"),
+        (
+            lambda x, o: copy_gmem_to_smem(x.at[x[0:4].astype(i32)], SMEM((4,), f32), Barrier()),
+            "takes one window",
+        ),
+        (
+            lambda x, o: load(o.at[x[0:4].astype(i32)], fill=x[0]),
+            "fills with a constant",
+        ),
         (lambda x, o: o[x[0:4]], "hold integers, got f32"),
     ],
 )
