@@ -1,13 +1,17 @@
 """Every script of bench/ runs and prints its table; what the numbers are is not looked at."""
 
+import ctypes
 import json
+from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
 
 import pytest
 
+from bench import gpu_smoke
 from bench.common import Figure, show
 from bench.machine_code import loop_with
+from tests.runtime.drivers import StubApi
 
 BENCH = Path(__file__).resolve().parent.parent / "bench"
 QUICK = ["--repeats", "1"]
@@ -17,10 +21,29 @@ SCRIPTS = {
     "imports": QUICK,
     "compiling": QUICK,
     "emulating": [*QUICK, "--size", "64"],
+    "emulator": [*QUICK, "--scale", "4"],
     "launch": QUICK,
     "machine_code": QUICK,
 }
-PARTS = {"common", "kernels", "peers", "triton_kernels"}
+PARTS = {"common", "gpu_smoke", "kernels", "peers", "triton_kernels"}
+
+
+def test_the_smoke_test_of_a_gpu_passes_arrays_to_the_driver_and_compares(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    gpu_smoke.make(tmp_path, "sm_90a")
+    (matmul,) = (case for case in gpu_smoke.cases(tmp_path) if case[0].stem == "matmul-sm_90a")
+
+    def run(name: str, grid: int, at: Sequence[int]) -> None:
+        # The product does not run: its output is put where the last pointer points.
+        assert (name, grid) == ("matmul", 2 * 3)
+        out = ctypes.c_uint64.from_address(at[10]).value
+        ctypes.memmove(out, matmul[2][2].ctypes.data, matmul[2][2].nbytes)
+
+    for path in tmp_path.glob("add*"):
+        path.unlink()
+    assert gpu_smoke.run(StubApi(run, parameters=15), tmp_path) == 0
+    assert "matmul-sm_90a: good" in capsys.readouterr().out
 
 
 def test_every_script_is_run() -> None:

@@ -31,6 +31,9 @@ _BYTE_TYPES: dict[str, Any] = {
 # tf32 keeps 10 bits of mantissa: the hardware ignores the low 13 bits of the register.
 _TF32_MASK = np.uint32(0xFFFFE000)
 
+# OpenBLAS multiplies in one thread up to this many products (SMP_THRESHOLD_MIN, times four).
+ONE_THREAD = 1 << 18
+
 Array = NDArray[Any]
 
 
@@ -73,9 +76,33 @@ def widen(raw: Array, name: str) -> Array:
 
 
 def multiply(a: Array, b: Array) -> Array:
-    """Return A B^T for every block: [n, m, k] x [n, columns, k] -> [n, m, columns]."""
-    product: Array = np.matmul(a, b.transpose(0, 2, 1))
-    return product
+    """Return A B^T for every block: [n, m, k] x [n, columns, k] -> [n, m, columns].
+
+    In tiles that a BLAS does in one thread: its threads wait for each other in a loop, which costs
+    a hundred times the product on a machine that has other work.
+    """
+    n, m, k = a.shape
+    rows, columns = _tile(m, b.shape[1], k)
+    product = np.empty((n, m // rows, rows, b.shape[1] // columns, columns), a.dtype)
+    np.matmul(
+        a.reshape(n, m // rows, 1, rows, k),
+        b.reshape(n, 1, b.shape[1] // columns, columns, k).transpose(0, 1, 2, 4, 3),
+        out=product.transpose(0, 1, 3, 2, 4),
+    )
+    return product.reshape(n, m, b.shape[1])
+
+
+@lru_cache(maxsize=64)
+def _tile(m: int, columns: int, k: int) -> tuple[int, int]:
+    """Return the extents of tiles that have at most as much work as one thread gets."""
+    while m * columns * k > ONE_THREAD:
+        if m >= columns and m % 2 == 0:
+            m //= 2
+        elif columns % 2 == 0:
+            columns //= 2
+        else:
+            break
+    return m, columns
 
 
 def accumulate(old: Array | None, product: Array, dtype: np.dtype[Any], saturate: bool) -> Array:

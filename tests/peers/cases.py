@@ -48,9 +48,11 @@ def _softmax(x: Array, *_: Any) -> Array:
     return np.asarray(powers / powers.sum(axis=1, keepdims=True))
 
 
-def _attention(q: Array, k: Array, v: Array, *_: Any) -> Array:
-    q, k, v = (x.astype(np.float32) for x in (q, k, v))
-    return np.asarray(_softmax(q @ k.T * 0.125) @ v)
+def _attention(q: Array, k: Array, v: Array, o: Array, length: int) -> Array:
+    q, k, v = (x.astype(np.float32).reshape(-1, length, 64) for x in (q, k, v))
+    scores = q @ k.transpose(0, 2, 1) * 0.125
+    powers = np.exp(scores - scores.max(axis=2, keepdims=True))
+    return np.asarray((powers / powers.sum(axis=2, keepdims=True)) @ v).reshape(o.shape)
 
 
 def _product(a: Array, b: Array, *_: Any) -> Array:
@@ -127,8 +129,8 @@ CASES = {
         2, _product,
     ),
     "attention": Case(
-        (2,), lambda r: [*(_floats(r, 256, 64).astype(np.float16) for _ in "qkv"),
-                         _empty(256, 64, dtype=np.float16), 256],
+        (1, 2), lambda r: [*(_floats(r, 256, 64).astype(np.float16) for _ in "qkv"),
+                         _empty(256, 64, dtype=np.float16), 128],
         3, _attention, 2e-2, has_maps=True,
     ),
 }  # fmt: skip
@@ -139,22 +141,26 @@ def check(name: str, made: Compiled, **schedule: Any) -> None:
     case = CASES[name]
     arguments = case.make(np.random.default_rng(5))
     expected = case.expected(*(a.copy() if isinstance(a, np.ndarray) else a for a in arguments))
-    given: list[Any] = []
-    maps = zip(made.boxes, made.swizzles, strict=True)
-    for argument in arguments:
-        given += _described(argument, *next(maps)) if _is_mapped(case, argument) else [argument]
-    grid = (case.grid[0] * made.cluster, *case.grid[1:])
-    # Triton passes two pointers of its own, to scratch that these kernels do not have.
-    run(
-        made.ptx, made.entry, grid, (made.threads,), [*given, 0, 0],
-        cluster=(made.cluster,), shared_bytes=made.shared_bytes, **schedule,
-    )  # fmt: skip
+    launch(made, case.grid, arguments, has_maps=case.has_maps, **schedule)
     got = arguments[case.output].reshape(expected.shape).astype(np.float64)
     np.testing.assert_allclose(got, expected, rtol=case.tolerance, atol=case.tolerance)
 
 
-def _is_mapped(case: Case, argument: Any) -> bool:
-    return case.has_maps and isinstance(argument, np.ndarray)
+def launch(
+    made: Compiled, grid: tuple[int, ...], arguments: Sequence[Any], *, has_maps: bool,
+    **schedule: Any,
+) -> None:  # fmt: skip
+    """Run a kernel of Triton with the arguments that its ABI adds."""
+    given: list[Any] = []
+    maps = zip(made.boxes, made.swizzles, strict=True)
+    for argument in arguments:
+        is_mapped = has_maps and isinstance(argument, np.ndarray)
+        given += _described(argument, *next(maps)) if is_mapped else [argument]
+    # Triton passes two pointers of its own, to scratch that these kernels do not have.
+    run(
+        made.ptx, made.entry, (grid[0] * made.cluster, *grid[1:]), (made.threads,), [*given, 0, 0],
+        cluster=(made.cluster,), shared_bytes=made.shared_bytes, **schedule,
+    )  # fmt: skip
 
 
 def _described(array: Array, box: tuple[int, ...], mode: int) -> list[Any]:

@@ -121,17 +121,18 @@ def matmul_pointers(a, b, c, M, N, K, BM: tl.constexpr, BN: tl.constexpr, BK: tl
 
 @triton.jit
 def attention(q, k, v, o, S, BM: tl.constexpr, BN: tl.constexpr, D: tl.constexpr):
-    first = tl.program_id(0) * BM
+    head = tl.program_id(1) * S
+    first = head + tl.program_id(0) * BM
     query = q.load([first, 0])
     largest = tl.full((BM,), -float("inf"), tl.float32)
     total, result = tl.zeros((BM,), tl.float32), tl.zeros((BM, D), tl.float32)
     for start in range(0, S, BN):
-        scores = tl.dot(query, k.load([start, 0]).T) * 0.125
+        scores = tl.dot(query, k.load([head + start, 0]).T) * 0.125
         above = tl.maximum(largest, tl.max(scores, axis=1))
         powers, scale = tl.exp(scores - above[:, None]), tl.exp(largest - above)
         total = total * scale + tl.sum(powers, axis=1)
         result = result * scale[:, None]
-        result = tl.dot(powers.to(tl.float16), v.load([start, 0]), result)
+        result = tl.dot(powers.to(tl.float16), v.load([head + start, 0]), result)
         largest = above
     o.store([first, 0], (result / total[:, None]).to(tl.float16))
 
