@@ -17,6 +17,7 @@ from astdsl.ir.core import Block, Op, Value, walk
 from astdsl.ir.rewrite import count_uses
 from astdsl.ir.types import GMEM, AccumulatorType, RefType, TileType
 from astdsl.lowering.layout.levels import levels_along
+from astdsl.lowering.layout.parts import extended, sliced
 from astdsl.lowering.layout.registers import (
     TMEM_LANES,
     WIDEST_ACCESS_BYTES,
@@ -297,13 +298,22 @@ def reshaped(layout: Layout, shape: tuple[int, ...]) -> Layout | None:
 
 
 @_infers(ops.Slice)
-def _slice(inference: Inference, op: Op) -> None:
-    inference.place(op.result, inference.default(op.result.tile))
+def _slice(inference: Inference, op: ops.Slice) -> None:
+    own = sliced(inference.settled(op.x), op.starts, op.sizes, op.steps)
+    inference.place(op.result, own or inference.default(op.result.tile))
 
 
 @_infers(ops.Insert)
 def _insert(inference: Inference, op: ops.Insert) -> None:
-    inference.place(op.result, inference.settled(op.x))
+    """Follow the whole; where it is made anew, as in `concat`, the first part, if that can be."""
+    part = inference.placements[op.part]
+    own = None
+    if inference.placements[op.x] is FREE and isinstance(part, Layout):
+        own = extended(part, op.x.tile.shape, op.starts)
+    usual = inference.settled(op.x)
+    # Threads that hold copies of the part would hold copies of the whole.
+    pays = own is not None and own.register_count <= usual.register_count
+    inference.place(op.result, own if own is not None and pays else usual)
 
 
 @_infers(ops.AccumulatorRead)

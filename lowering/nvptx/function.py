@@ -157,6 +157,8 @@ class Emitter:
         self.used: frozenset[Value] = frozenset()
         self.log: Log | None = None
         self._span = NOWHERE
+        # What the scratch holds here: a tile, its layout, its registers.
+        self.scratch_content: tuple[TileType, Layout, Registers] | None = None
         self._makers: dict[Value, Op] = {}
         self._held: list[dict[tuple[Value, Layout], Registers]] = [{}]
         self._places: list[dict[tuple[tuple[Digit, ...], int, int], LV]] = [{}]
@@ -189,9 +191,11 @@ class Emitter:
         """Forget at the end what was made inside: it does not dominate what follows."""
         self._held.append({})
         self._places.append({})
+        self.scratch_content = None
         yield
         self._held.pop()
         self._places.pop()
+        self.scratch_content = None
 
     @contextmanager
     def guarded(self, predicate: LV | None, hint: str = "then") -> Iterator[None]:
@@ -391,7 +395,11 @@ class Emitter:
         return self.builder.gep("i8", pointer, self.builder.mul(number, i32(stride)))
 
     def scratch(self, offset_bytes: int = 0) -> LV:
-        """Return a place in the scratch, of which each warpgroup that runs the program has one."""
+        """Return a place in the scratch, of which each warpgroup that runs the program has one.
+
+        Whoever asks for it may write there: what it held is forgotten.
+        """
+        self.scratch_content = None
         pointer = self.builder.shared(self.shared.scratch_offset_bytes + offset_bytes)
         number = self.crew.number
         if number is None:
@@ -407,11 +415,21 @@ class Scratch:
         self.emitter = emitter
         self.tile = tile
         self.type = MEMORY_TYPES[tile.dtype.name]
+        self._before = emitter.scratch_content
         self.pointer = emitter.scratch()
         emitter.shared.require_scratch(tile.elements * tile.dtype.bytes)
 
     def write(self, registers: Sequence[LV], layout: Layout) -> None:
-        """Store the tile from a layout, after every thread is done with the scratch before."""
+        """Store the tile from a layout, after every thread is done with the scratch before.
+
+        If it is there already, since nothing came between, nothing is written.
+        """
+        emitter, content = self.emitter, (self.tile, normalised(layout), tuple(registers))
+        if content != self._before:
+            self._store(registers, layout)
+        emitter.scratch_content = content
+
+    def _store(self, registers: Sequence[LV], layout: Layout) -> None:
         emitter = self.emitter
         emitter.synchronise()
         rank = len(layout.shape)
@@ -434,7 +452,9 @@ class Scratch:
 
     def read_reshaped(self, layout: Layout) -> Registers:
         """Load the tile under another shape of as many elements."""
+        content = self.emitter.scratch_content
         moved = Scratch(self.emitter, TileType(layout.shape, self.tile.dtype))
+        self.emitter.scratch_content = content
         return moved.read(layout)
 
     def places(
