@@ -54,9 +54,11 @@ def own_warpgroup(builder: Builder, block: Crew, target: Target) -> Crew:
     number = _of_first_lane(builder, builder.binary("udiv", block.thread, i32(threads)))
     thread = builder.binary("urem", block.thread, i32(threads))
 
+    groups = block.threads // threads
+    row = barriers.bar_sync_of(groups, _FIRST_WARPGROUP_BARRIER, threads)
+
     def meet() -> None:
-        barrier = builder.add(number, i32(_FIRST_WARPGROUP_BARRIER))
-        builder.asm(barriers.bar_sync_at(threads), barrier)
+        builder.asm(row, number)
 
     return Crew(thread, threads, meet, number)
 

@@ -124,16 +124,21 @@ def bar_sync(barrier: int, threads: int) -> AsmRow:
 
 
 @cache
-def bar_sync_at(threads: int) -> AsmRow:
-    """Make the row that waits at the named barrier that a register says.
+def bar_sync_of(groups: int, first: int, threads: int) -> AsmRow:
+    """Make the row that waits at the named barrier of a group: `first` and those after it.
 
-    ptxas reserves all sixteen barriers for it.
+    The group's number is in a register, 0 to `groups - 1`, the same in a warp; the barriers are
+    constants in the text.
     """
+    lines = [
+        f"setp.eq.u32 own, $group, {group};\n@own bar.sync {first + group}, {threads};"
+        for group in range(groups)
+    ]
     return AsmRow(
-        name="bar.sync.at",
-        text=f"bar.sync $barrier, {threads};",
+        name="bar.sync.of",
+        text="{\n.reg .pred own;\n" + "\n".join(lines) + "\n}",
         effect=Effect.ACTS,
-        inputs={"barrier": "i32"},
+        inputs={"group": "i32"},
     )
 
 
