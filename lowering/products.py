@@ -142,11 +142,13 @@ def padded_operand(
 
 
 def product_barriers(body: Block) -> int:
-    """Return how many mbarriers tell the products of `tcgen05` apart: a power of two.
+    """Return how many mbarriers tell the products of `tcgen05` apart: a power of two, or none.
 
     A wait names a product by its number modulo this; no more than that many are between the
     oldest one waited for and the newest one issued.
     """
     pending = [op.pending for op in walk(body) if isinstance(op, ops.ProductWait)]
     products = sum(isinstance(op, ops.MatrixMultiply) for op in walk(body))
+    if not products:
+        return 0
     return 1 << (max(pending, default=0) + products).bit_length()
