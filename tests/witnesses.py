@@ -2,7 +2,7 @@
 
 The reference evaluates the traced IR; the scheduled IR is evaluated again, for each target and in
 two orders of the blocks; the emulator runs the PTX with asynchronous work completing as late and
-as early as is legal. They share no code.
+as early as is legal. They share no code. Where there is a GPU it runs the kernel too.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from astdsl.ir.evaluate import evaluate
 from astdsl.ir.verify import verify
 from astdsl.lowering.compiler import find_target
 from astdsl.lowering.schedule.kernel import schedule
+from astdsl.runtime.devices import selected_target, why_no_gpu
 
 TARGETS = ("sm_90a", "sm_100a")
 Arguments = Callable[[], Sequence[Any]]
@@ -50,6 +51,9 @@ def agree(
                 placed = kernel.on("emulator", target=target)
                 found = _results(placed, arguments, constants)
             _compare(found, expected, tolerance, f"the emulator for {target}, {completion}")
+    if not why_no_gpu() and selected_target("cuda") in targets:
+        found = _results(kernel.on("cuda"), arguments, constants)
+        _compare(found, expected, tolerance, "the GPU")
     return expected[0] if len(expected) == 1 else tuple(expected)
 
 
