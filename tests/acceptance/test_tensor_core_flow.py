@@ -15,16 +15,24 @@ from astdsl import (
     TilingTransform,
     async_load_tmem,
     async_store_tmem,
+    barrier_arrive,
     barrier_wait,
     commit_smem,
     commit_tmem,
+    copy_gmem_to_smem,
+    ds,
     f16,
     f32,
     i32,
     kernel,
+    parallel,
+    set_max_registers,
     tcgen05_commit_arrive,
     tcgen05_mma,
+    tile,
     wait_load_tmem,
+    warp_id,
+    warpgroup_id,
     wgmma,
     wgmma_wait,
     zeros,
@@ -144,3 +152,42 @@ def test_each_name_names_both_targets_on_the_other_one(which: str) -> None:
     with pytest.raises(WrongTarget, match=said):
         names.lower(which=which, target=has_not).ptx
     assert names.lower(which=which, target=has).ptx
+
+
+@kernel(warpgroups=3)
+def specialised(a: In[f16, "M K"], b: In[f16, "K N"], c: Out[f32, "M N"], *, stages=2):
+    M, K = a.shape
+    _, N = b.shape
+    with parallel(M // 128, N // 128) as (i, j):
+        left, right = SMEM((stages, 2, 64, 64), f16), SMEM((stages, 64, 128), f16)
+        full, empty, steps = Barrier(3, stages), Barrier(2, stages), K // 64
+        warpgroup = warpgroup_id()
+        if warpgroup == 2:
+            set_max_registers(40, action="decrease")
+            if warp_id() == 0:
+                for k in range(steps):
+                    slot = k % stages
+                    if k >= stages:
+                        barrier_wait(empty[slot])
+                    rows, depth = a.at[tile(i, 128), tile(k, 64)], tile(k, 64)
+                    copy_gmem_to_smem(rows.at[0:64], left.at[slot, 0], full[slot])
+                    copy_gmem_to_smem(rows.at[64:128], left.at[slot, 1], full[slot])
+                    copy_gmem_to_smem(b.at[depth, tile(j, 128)], right.at[slot], full[slot])
+        else:
+            set_max_registers(232, action="increase")
+            acc = ACC((64, 128))
+            for k in range(steps):
+                slot = k % stages
+                barrier_wait(full[slot])
+                wgmma(acc, left.at[slot, warpgroup], right.at[slot])
+                wgmma_wait(0)
+                barrier_arrive(empty[slot])
+            c[ds(i * 128 + warpgroup * 64, 64), tile(j, 128)] = acc[...]
+
+
+def test_a_memory_warp_feeds_two_warpgroups_that_multiply() -> None:
+    a = RANDOM.integers(-2, 3, (128, 256)).astype(np.float16)
+    b = RANDOM.integers(-2, 3, (256, 128)).astype(np.float16)
+    found = agree(specialised, lambda: (a, b), targets=("sm_90a",))
+    assert np.array_equal(found, a.astype(np.float32) @ b.astype(np.float32))
+    assert specialised.lower(a, b, target="sm_90a").resources.messages == ()
