@@ -104,6 +104,6 @@ def _copy_out(scheduler: BlockScheduler, op: ops.Store) -> None:
 @schedules(ops.Atomic)
 def _atomic(scheduler: BlockScheduler, op: ops.Atomic) -> None:
     """Let what the block has written be in memory before an update that releases it."""
-    if op.order in ("release", "acq_rel") and scheduler.stores_asynchronously:
+    if op.order in ("release", "acq_rel") and scheduler.written - {op.ref}:
         scheduler.maker.add_op(ops.WaitGroup(span=op.span, pending=0))
     scheduler.copy(op)

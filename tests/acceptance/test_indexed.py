@@ -41,6 +41,7 @@ from astdsl.ir.parser import parse_module
 from astdsl.ir.printer import print_module
 from astdsl.lowering.compiler import find_target
 from astdsl.lowering.nvptx.assemble import assemble
+from astdsl.lowering.schedule.launches import SerialPipeline
 from tests.witnesses import agree
 
 RANDOM = np.random.default_rng(0)
@@ -250,6 +251,32 @@ def test_steps_that_update_one_window_spread_over_blocks():
     found = agree(histogram, lambda: arguments)
     assert np.array_equal(found, np.bincount(x, minlength=17)[:16])
     assert "Phase" not in histogram.lower(*arguments).schedule, "a block has one step"
+
+
+@kernel
+def update_and_store(x: In[i32, "N"], o: InOut[i32, "B"], *, b=128):
+    with pipeline(cdiv(x.shape[0], b)) as i:
+        atomic_add(o.at[x[tile(i, b)]], 1)
+        o[ds(0, 4)] = 7
+
+
+@kernel
+def scatter_in_order(x: In[i32, "N"], o: InOut[i32, "B"], *, b=128):
+    with pipeline(cdiv(x.shape[0], b)) as i:
+        o[x[tile(i, b)]] = i + 1
+
+
+@pytest.mark.parametrize("serial", [update_and_store, scatter_in_order])
+def test_steps_that_also_store_to_what_is_updated_or_scattered_run_in_order(serial):
+    x = integers(0, 16, 500)
+    with pytest.warns(SerialPipeline):
+        found = agree(serial, lambda: (x, np.zeros(16, np.int32)))
+    if serial is scatter_in_order:
+        last = [1 + np.flatnonzero(x == k)[-1] // 128 for k in range(16)]
+        assert found.tolist() == last
+    else:
+        assert found[:4].tolist() == [7] * 4
+        assert np.array_equal(found[4:], np.bincount(x, minlength=16)[4:])
 
 
 @kernel

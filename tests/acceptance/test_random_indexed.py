@@ -47,7 +47,7 @@ def test_a_gather_is_numpys(case):
     row, column, inside = places(shape, ids, bounds, window)
     x = array(shape, is_turned)
     expected = np.where(inside, x[np.clip(row, 0, shape[0] - 1), column.clip(0, shape[1] - 1)], 0)
-    arguments = (x, np.int32(ids), np.int32(bounds), np.zeros_like(expected))
+    arguments = (x, np.array(ids, np.int32), np.array(bounds, np.int32), np.zeros_like(expected))
     found = agree(gather, lambda: arguments, targets=("sm_90a",), window=window)
     assert np.array_equal(found, expected)
 
@@ -62,7 +62,7 @@ def test_an_update_is_numpys(case):
     np.add.at(expected, (row[inside], column[inside]), v[inside])
 
     def arguments():
-        return v, np.int32(ids), np.int32(bounds), array(shape, is_turned)
+        return v, np.array(ids, np.int32), np.array(bounds, np.int32), array(shape, is_turned)
 
     found = agree(update, arguments, targets=("sm_90a",), window=window)
     assert np.array_equal(found if inside.any() else expected, expected)
@@ -79,7 +79,7 @@ def test_a_scatter_is_numpys(case):
     expected[row[inside], column[inside]] = v[inside]
 
     def arguments():
-        return v, np.int32(unique), np.int32(bounds), array(shape, is_turned)
+        return v, np.array(unique, np.int32), np.array(bounds, np.int32), array(shape, is_turned)
 
     found = agree(scatter, arguments, targets=("sm_90a",), window=window)
     assert np.array_equal(found if inside.any() else expected, expected)

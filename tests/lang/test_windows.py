@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 import astdsl
 from astdsl.errors import (
     BadWindow,
-    KernelError,
     NotConstant,
     ShapeMismatch,
     TypeMismatch,
@@ -335,11 +334,6 @@ def test_a_misspelt_attribute_of_a_ref_says_what_was_meant(name: str, hint: str)
             getattr(x, name)
         assert hint in caught.value.help
         assert not hasattr(x, name)
-
-
-def test_a_ref_that_is_reshaped_says_what_to_do() -> None:
-    with a_trace(MATRIX) as (_, x), pytest.raises(KernelError, match="not in this version"):
-        x.reshape(4)
 
 
 def test_an_index_that_is_the_same_in_every_step_is_a_constant() -> None:
