@@ -282,7 +282,7 @@ def _write_scalar(
     driver: Driver, slot: ScalarSlot, argument: Argument, address: int
 ) -> Callable[[Any], None]:
     size = slot.dtype.numpy.itemsize
-    memory = (ctypes.c_char * size).from_address(address)
+    memory: Any = (ctypes.c_char * size).from_address(address)
     cell: np.ndarray[Any, Any] = np.ndarray((1,), slot.dtype.numpy, memory)
 
     def write(value: Any) -> None:

@@ -31,6 +31,7 @@ from astdsl import (
     kernel,
     pipeline,
     tile,
+    warpgroup_id,
     zeros,
 )
 from astdsl.runtime import reports
@@ -234,3 +235,25 @@ def test_a_kernel_value_inside_a_list_is_not_printed_as_its_type() -> None:
 
     with pytest.raises(KernelError, match="one by one"):
         listed.on("reference")(np.zeros(4, np.float32))
+
+
+@kernel(warpgroups=2)
+def by_warpgroup(x: In[f32, "128"], o: Out[f32, "2 128"]):
+    w = warpgroup_id()
+    t = x[...] * (w + 1)
+    print("warpgroup", w, t[:3], t.sum())
+    o[w, :] = t
+    assert t[1] < 2, "the second warpgroup doubles"
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("device", ["reference", "emulator"])
+def test_each_warpgroup_says_its_own(
+    capsys: pytest.CaptureFixture[str], device: str, target: str
+) -> None:
+    with pytest.raises(DeviceError, match="the second warpgroup doubles"):
+        by_warpgroup.on(device, target=target)(np.arange(128, dtype=np.float32))
+    assert sorted(capsys.readouterr().out.splitlines()) == [
+        "warpgroup 0 [0. 1. 2.] 8128.0",
+        "warpgroup 1 [0. 2. 4.] 16256.0",
+    ]

@@ -1,6 +1,7 @@
 """`--keep DIR`: every stage as a file."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -24,7 +25,7 @@ def test_every_stage_is_kept(command: str, tmp_path: Path) -> None:
 
 def test_a_kept_kernel_is_loaded(tmp_path: Path) -> None:
     main(["dump", f"{KERNELS}:fixed", "--keep", str(tmp_path)])
-    loaded = astdsl.load(tmp_path / "fixed-sm_90a.zip")
+    loaded: Any = astdsl.load(tmp_path / "fixed-sm_90a.zip")
     x = np.ones((8, 16), np.int32)
     with astdsl.device("emulator"):
         found = loaded(x)
