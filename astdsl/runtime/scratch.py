@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from astdsl.errors import DeviceError
 from astdsl.ir.core import SCRATCH
 from astdsl.ir.launch import Scratch
 from astdsl.ir.types import TMA_ALIGN_BYTES
@@ -48,7 +49,14 @@ def scratch_array(argument: Argument) -> np.ndarray[Any, Any]:
     geometry = argument.geometry
     assert geometry is not None, "scratch is an array"
     shape, item = _stored(geometry.shape), geometry.dtype.bytes
-    memory = np.empty(scratch_reach_bytes(argument) // item, geometry.dtype.numpy)
+    try:
+        memory = np.empty(scratch_reach_bytes(argument) // item, geometry.dtype.numpy)
+    except (MemoryError, ValueError):  # more than there is, or than NumPy counts
+        raise DeviceError(
+            f"this machine has no memory for `GMEM` of {geometry.shape}",
+            (argument.where.span, ""),
+            help="allocate less, or go through it in parts",
+        ) from None
     strides = tuple(stride * item for stride in geometry.strides)
     return np.ndarray(shape, memory.dtype, memory, strides=strides)
 

@@ -26,7 +26,8 @@ from astdsl.lowering.nvptx.values import (
     vector,
 )
 
-SHARED_ARRAY = LV(SHARED, "@smem")
+# No kernel can have this name: Python's have no `$`.
+SHARED_ARRAY = LV(SHARED, "@smem$")
 """All shared memory of a block.  Unsized and external: from a sized array LLVM would hoist loads
 above the branch that guards them."""
 

@@ -177,10 +177,15 @@ class _Launch:
         return LaunchBounds(threads=self.threads, blocks_per_multiprocessor=int(trades))
 
 
+# What PTX has already given a meaning (PTX ISA 4.4), beside names that begin with `%`.
+PREDEFINED = {"WARP_SZ"}
+
+
 def kernel_name(name: str) -> str:
     """Return a PTX identifier for a kernel's name."""
     plain = re.sub(r"[^A-Za-z0-9_]", lambda m: f"_{ord(m[0]):x}_", name)
-    return plain if plain[:1].isalpha() else f"kernel_{plain}"
+    is_free = plain[:1].isalpha() and plain not in PREDEFINED
+    return plain if is_free else f"kernel_{plain}"
 
 
 def _program(module: Module, launch: ops.Launch) -> Block:

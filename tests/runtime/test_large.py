@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from astdsl import In, Out, ds, f32, i8, i64, kernel
+from astdsl import GMEM, In, Out, ds, f32, i8, i64, kernel, pipeline
 from astdsl.emulator.arguments import VirtualBuffer
 from astdsl.emulator.device import run
+from astdsl.errors import DeviceError
 from astdsl.ir.dtypes import DType
 from astdsl.ir.launch import DimSlot, PointerSlot, ScalarSlot, StrideSlot
 from astdsl.runtime.arrays import ArrayView
@@ -67,3 +68,21 @@ def test_offsets_that_fit_32_bits_are_exact_up_to_the_last_byte() -> None:
     o, wanted, lowered = picked((2**16, 2**15 - 1), (2**15 - 1, 1), i8, 2**16 - 4, 2**15 - 17)
     np.testing.assert_array_equal(o, wanted)
     assert "32-bit offsets" in lowered.explain()
+
+
+@kernel
+def in_vast_scratch(x: In[f32, "4"], o: Out[f32, "4"], *, n):
+    scratch = GMEM((n, n), f32)
+    with pipeline(1):
+        scratch[0, 0:4] = x[...]
+    with pipeline(1):
+        o[...] = scratch[0, 0:4]
+
+
+@pytest.mark.parametrize("device", ["reference", "emulator"])
+@pytest.mark.parametrize("n", [1 << 28, 1 << 31])
+def test_scratch_that_no_machine_has_memory_for_is_refused(device: str, n: int) -> None:
+    with pytest.raises(DeviceError, match="no memory for `GMEM`") as caught:
+        in_vast_scratch.on(device)(np.ones(4, np.float32), n=n)
+    assert caught.value.places
+    assert caught.value.help

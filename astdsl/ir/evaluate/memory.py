@@ -6,11 +6,13 @@ elements, copies in flight, conflicts between the steps of a spread pipeline.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 
-from astdsl.errors import BadWindow, ProtocolError, UnwrittenRead
+from astdsl.errors import BadWindow, DeviceError, ProtocolError, UnwrittenRead
 from astdsl.ir import ops
 from astdsl.ir.core import Op
 from astdsl.ir.evaluate.races import arrive, note_access
@@ -219,15 +221,29 @@ def _alloc_gmem(op: ops.AllocGmem, frame: Frame) -> Any:
     return frame.allocated(op, lambda: _new_global(op, frame))
 
 
+@contextmanager
+def _enough_memory(op: Op, what: str, shape: tuple[int, ...]) -> Iterator[None]:
+    """Refuse an allocation that this machine has no memory for."""
+    try:
+        yield
+    except (MemoryError, ValueError):  # more than there is, or than NumPy counts
+        raise DeviceError(
+            f"this machine has no memory for `{what}` of {shape}",
+            (op.span, ""),
+            help="allocate less, or go through it in parts",
+        ) from None
+
+
 def _new_global(op: ops.AllocGmem, frame: Frame) -> Memory:
     runtime = iter(frame.numbers(op.dims))
     shape = tuple(max(0, next(runtime)) if n is None else n for n in op.shape)
-    memory = Memory(
-        data=np.zeros(shape, op.dtype.numpy),
-        name=op.label or "scratch",
-        span=op.span,
-        written=np.zeros(shape, np.bool_),
-    )
+    with _enough_memory(op, "GMEM", shape):
+        memory = Memory(
+            data=np.zeros(shape, op.dtype.numpy),
+            name=op.label or "scratch",
+            span=op.span,
+            written=np.zeros(shape, np.bool_),
+        )
     frame.memories.append(memory)
     return memory
 
@@ -238,14 +254,15 @@ def _alloc_smem(op: ops.AllocSmem, frame: Frame) -> Any:
 
 
 def _new_shared(op: ops.AllocSmem, frame: Frame) -> Memory:
-    memory = Memory(
-        data=np.zeros(op.shape, op.dtype.numpy),
-        name=op.label or op.result.hint or "shared memory",
-        span=op.span,
-        written=np.zeros(op.shape, np.bool_),
-        readers=np.zeros(op.shape, np.int16),
-        private=np.zeros(op.shape, np.uint8),
-    )
+    with _enough_memory(op, "SMEM", op.shape):
+        memory = Memory(
+            data=np.zeros(op.shape, op.dtype.numpy),
+            name=op.label or op.result.hint or "shared memory",
+            span=op.span,
+            written=np.zeros(op.shape, np.bool_),
+            readers=np.zeros(op.shape, np.int16),
+            private=np.zeros(op.shape, np.uint8),
+        )
     frame.block.memories.append(memory)
     return memory
 
