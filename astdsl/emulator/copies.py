@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from astdsl.emulator.machine import Machine
     from astdsl.emulator.scalars import Array, BoolArray
 
-__all__ = ["BulkStore", "Transfer", "issue_load", "issue_shared", "unit_dtype"]
+__all__ = ["BulkStore", "Transfer", "issue_load", "issue_shared", "issue_values", "unit_dtype"]
 
 
 def unit_dtype(unit_bytes: int) -> np.dtype[Any]:
@@ -208,14 +208,42 @@ def issue_shared(
 
     `combine` = (dtype, function) reduces the units of the target instead of replacing them.
     """
-    m, sizes = source.m, np.full(len(barrier[0]), source.size_bytes, np.int64)
+    m = source.m
 
-    def perform() -> None:
+    def move() -> None:
         values = source.read_shared()
         if combine is None:
             target.write_shared(values)
         else:
             target.combine_shared(values, *combine)
+
+    operation = _signalling(target, barrier, move)
+    operation.blocks = np.concatenate([source.rows, target.rows])
+    if m.guard is not None:
+        m.guard.begin_read(operation, source.lanes, source.chunks())
+        begin = m.guard.begin_write if combine is None else m.guard.begin_combine
+        begin(operation, target.lanes, target.chunks())
+        m.guard.require_shown(target.lanes, *barrier)
+    m.asynchronous.issue(operation)
+
+
+def issue_values(target: Transfer, values: Array, barrier: tuple[Array, Array]) -> None:
+    """Issue a write of values, [n, units], counted off a barrier of the target's block."""
+    m, operation = target.m, _signalling(target, barrier, lambda: target.write_shared(values))
+    if m.guard is not None:
+        m.guard.begin_write(operation, target.lanes, target.chunks())
+        m.guard.require_shown(target.lanes, *barrier)
+    m.asynchronous.issue(operation)
+
+
+def _signalling(
+    target: Transfer, barrier: tuple[Array, Array], move: Callable[[], None]
+) -> Operation:
+    """Return an operation that fills shared memory and then counts its bytes off a barrier."""
+    m, sizes = target.m, np.full(len(barrier[0]), target.size_bytes, np.int64)
+
+    def perform() -> None:
+        move()
         if m.guard is not None:
             m.guard.end(operation)
         else:
@@ -228,15 +256,9 @@ def issue_shared(
             m.guard.complete_mbarrier(*barrier)
         m.wake = True
 
-    operation = source.operation(perform)
+    operation = target.operation(perform)
     operation.signals = True
-    operation.blocks = np.concatenate([source.rows, target.rows])
-    if m.guard is not None:
-        m.guard.begin_read(operation, source.lanes, source.chunks())
-        begin = m.guard.begin_write if combine is None else m.guard.begin_combine
-        begin(operation, target.lanes, target.chunks())
-        m.guard.require_shown(target.lanes, *barrier)
-    m.asynchronous.issue(operation)
+    return operation
 
 
 def _undefine(transfer: Transfer, undefined: BoolArray) -> None:

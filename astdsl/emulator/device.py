@@ -25,6 +25,7 @@ from astdsl.emulator.row_memory import RowMemory
 from astdsl.emulator.scalars import Array
 from astdsl.emulator.special import Specials
 from astdsl.emulator.text import parse
+from astdsl.emulator.waiting import WaitingClusters
 
 BATCH_LANES = 1 << 14
 BATCH_BYTES = 1 << 28
@@ -100,17 +101,19 @@ def run(
     total_bytes = program.layout.dynamic_start + shared_bytes
     check_launch(program.kernel, grid3, block3, cluster3, total_bytes)
     parameters, variables = bind(program, args, memory, uninitialised)
-    n_blocks = grid3[0] * grid3[1] * grid3[2]
-    batch = _batch_blocks(program, block3, cluster3, shared_bytes)
-    blocks = _block_order(grid3, cluster3)
+    waiting = WaitingClusters(grid3, cluster3)
+    size = cluster3[0] * cluster3[1] * cluster3[2]
+    batch = _batch_blocks(program, block3, cluster3, shared_bytes) // size
+    if program.cancels_clusters:
+        # Let there be something to cancel: a GPU is never so large that all of a grid runs.
+        batch = min(batch, -(-len(waiting) // 3))
     reused: _Storage | None = None
-    for start in range(0, n_blocks, batch):
-        index = tuple(axis[start : start + batch] for axis in blocks)
+    while len(waiting):
         launch = Launch(
-            grid3, block3, cluster3, (index[0], index[1], index[2]), completion, check, order,
-            program.fences if strict is None else Fences(strict, strict),
+            grid3, block3, cluster3, waiting.launch(batch), completion, check, order,
+            program.fences if strict is None else Fences(strict, strict), waiting,
         )  # fmt: skip
-        if reused is None or reused.n_blocks != len(index[0]):
+        if reused is None or reused.n_blocks != len(launch.index[0]):
             reused = _Storage(program, launch, shared_bytes)
         reused.machine(launch, memory, parameters, variables).run()
 
@@ -160,16 +163,3 @@ def _batch_blocks(program: Program, block: Triple, cluster: Triple, shared_bytes
         blocks = max(blocks, RESIDENT_BLOCKS)
     size = cluster[0] * cluster[1] * cluster[2]
     return max(blocks // size, 1) * size
-
-
-def _block_order(grid: Triple, cluster: Triple) -> tuple[Array, Array, Array]:
-    """Return the block indices by axis, cluster after cluster, x fastest in both."""
-    clusters = tuple(blocks // width for blocks, width in zip(grid, cluster, strict=True))
-    size = cluster[0] * cluster[1] * cluster[2]
-    linear = np.arange(grid[0] * grid[1] * grid[2], dtype=np.uint32)
-    outer, rank = linear // size, linear % size
-    axes = []
-    for blocks, width in zip(clusters, cluster, strict=True):
-        axes.append(outer % max(blocks, 1) * width + rank % width)
-        outer, rank = outer // max(blocks, 1), rank // width
-    return axes[0], axes[1], axes[2]

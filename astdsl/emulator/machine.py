@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from astdsl.emulator.memory import Memory
     from astdsl.emulator.program import Program
     from astdsl.emulator.special import Specials, Triple
+    from astdsl.emulator.waiting import WaitingClusters
 
 T = TypeVar("T")
 Stack = tuple[Hashable, ...]
@@ -81,6 +82,7 @@ class Launch:
     check: bool = True
     order: Order = "min-pc"
     fences: Fences = field(default_factory=Fences)
+    waiting: WaitingClusters | None = None
 
     @property
     def n_threads(self) -> int:

@@ -49,6 +49,7 @@ class Program:
     is_asynchronous: bool = False
     meets_other_blocks: bool = False
     fences: Fences = field(default_factory=Fences)
+    cancels_clusters: bool = False
 
     def active(self, m: Machine, pc: int, lanes: Lanes) -> Lanes:
         """Return the lanes for which the instruction's guard predicate holds."""
@@ -81,6 +82,7 @@ def prepare(module: Module, kernel: str) -> Program:
         _append(program, Operands(_implied_return(each), end))
     _cut(program)
     program.fences = Fences(_has(program, "tcgen05.fence"), _has(program, "fence.mbarrier_init"))
+    program.cancels_clusters = _has(program, "clusterlaunchcontrol.try_cancel")
     return program
 
 

@@ -108,3 +108,26 @@ def test_blocks_of_every_batch_add_to_the_same_counter() -> None:
     body = "ld.param.u64 %d0, [p0]; red.global.add.u32 [%d0], 1;"
     run(module(body, ["u64"], REGISTERS), "k", (300,), (128,), [out])
     assert out.tolist() == [300 * 128]
+
+
+def test_a_vector_is_an_atomic_for_each_element() -> None:
+    out = np.zeros(8, np.float32)
+    body = """ld.param.u64 %d0, [p0]; mov.f32 %f0, 0f3F800000; mov.f32 %f1, 0f40000000;
+      red.relaxed.gpu.global.add.v2.f32 [%d0], {%f0, %f1};
+      red.relaxed.gpu.global.add.v4.f32 [%d0+16], {%f0, %f1, %f0, %f1};"""
+    text = module(body, ["u64"], ".reg .b64 %d<2>; .reg .f32 %f<4>;")
+    run(text, "k", (2,), (32,), [out])
+    assert out.tolist() == [64, 128, 0, 0, 64, 128, 64, 128]
+
+
+def test_128_bits_are_exchanged_and_compared_as_one() -> None:
+    memory, out = np.array([1, 2], np.uint64), np.zeros(4, np.uint64)
+    body = """ld.param.u64 %d0, [p0]; ld.param.u64 %d1, [p1]; mov.u64 %d2, 1; mov.u64 %d3, 2;
+      mov.u64 %d4, 7; mov.b128 %q0, {%d2, %d3}; mov.b128 %q1, {%d4, %d3}; mov.b128 %q4, {%d2, %d4};
+      atom.global.cas.b128 %q2, [%d0], %q0, %q1; atom.global.cas.b128 %q3, [%d0], %q4, %q0;
+      st.global.b128 [%d1], %q3; atom.global.exch.b128 %q3, [%d0], %q4;
+      st.global.b128 [%d1+16], %q3;"""
+    text = module(body, ["u64", "u64"], ".reg .b64 %d<8>; .reg .b128 %q<6>;")
+    run(text, "k", (1,), (1,), [memory, out])
+    assert memory.tolist() == [1, 7]
+    assert out.tolist() == [7, 2, 7, 2]

@@ -23,12 +23,20 @@ from numpy.typing import NDArray
 from astdsl.emulator.formats.errors import FormatError
 from astdsl.emulator.formats.swizzle import Swizzle, span_bytes
 
-__all__ = ["MAP_BYTES", "Interleave", "OutOfBounds", "TensorDataType", "TensorMap"]
+__all__ = [
+    "LAYOUT",
+    "MAGIC",
+    "MAP_BYTES",
+    "Interleave",
+    "OutOfBounds",
+    "TensorDataType",
+    "TensorMap",
+]
 
 MAP_BYTES = 128
 MAP_ALIGNMENT_BYTES = 64
-_MAGIC = b"aMAP"
-_LAYOUT = struct.Struct("<4s6BxxQ5Q4Q5H5B")
+MAGIC = b"aMAP"
+LAYOUT = struct.Struct("<4s6BxxQ5Q4Q5H5B")
 _MAX_DIM = 1 << 32
 _MAX_STRIDE_BYTES = 1 << 40
 _MAX_BOX = 256
@@ -178,8 +186,8 @@ class TensorMap:
     def to_bytes(self) -> bytes:
         """Pack all fields into 128 bytes."""
         pad = (0,) * (5 - self.rank)
-        packed = _LAYOUT.pack(
-            _MAGIC, self.dtype, self.rank, self.interleave, self.swizzle, self.out_of_bounds,
+        packed = LAYOUT.pack(
+            MAGIC, self.dtype, self.rank, self.interleave, self.swizzle, self.out_of_bounds,
             self.l2_promotion_bytes // 64, self.address, *self.dims, *pad,
             *self.strides_bytes, *pad, *self.box, *pad, *self.element_strides, *pad,
         )  # fmt: skip
@@ -188,9 +196,9 @@ class TensorMap:
     @classmethod
     def from_bytes(cls, raw: bytes) -> TensorMap:
         """Read 128 bytes that `to_bytes` made.  Raises `FormatError` on anything else."""
-        if len(raw) != MAP_BYTES or raw[:4] != _MAGIC:
+        if len(raw) != MAP_BYTES or raw[:4] != MAGIC:
             raise FormatError("these 128 bytes are not a tensor map")
-        fields = _LAYOUT.unpack_from(raw)
+        fields = LAYOUT.unpack_from(raw)
         _, dtype, rank, interleave, mode, out_of_bounds, promotion, address = fields[:8]
         dims, strides, box, steps = fields[8:13], fields[13:17], fields[17:22], fields[22:27]
         try:

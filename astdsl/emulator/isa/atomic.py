@@ -15,6 +15,7 @@ from astdsl.emulator import numerics
 from astdsl.emulator.isa import Execute, executes
 from astdsl.emulator.isa.memory import SPACES, space_of
 from astdsl.emulator.scalars import UNSIGNED, Array, BoolArray, Scalar
+from astdsl.emulator.syntax import Vector
 from astdsl.emulator.undefined import mark, undefined_fault, undefined_mask
 
 if TYPE_CHECKING:
@@ -39,6 +40,7 @@ _UPDATES: dict[str, Update] = {
 }
 _WORDS = ("relaxed", "acquire", "release", "acq_rel", "cta", "cluster", "gpu", "sys", "noftz",
           "ftz", "shared::cta", "shared::cluster", "L2::cache_hint")  # fmt: skip
+_VECTORS = ("v2", "v4", "v8")
 
 
 @executes("atom", tracks=True)
@@ -54,16 +56,69 @@ def prepare_red(ops: Operands) -> Execute:
 
 
 def _atomic(ops: Operands, args: Any, result: Any) -> Execute:
-    ops.allow(*SPACES, *_UPDATES, *_WORDS)
-    if ops.last_type().bits == 128:
-        raise ops.refuse("128-bit atomics are not modelled")
-    return _Atomic(ops, args, result).execute
+    ops.allow(*SPACES, *_UPDATES, *_WORDS, *_VECTORS)
+    if ops.last_type().name == "b128":
+        return _wide(ops, args, result)
+    if not isinstance(args[1], Vector):
+        return _Atomic(ops, args, result).execute
+    # Each element of a vector is an atomic of its own, in any order.
+    results = [None] * len(args[1].elements) if result is None else result.elements
+    size = ops.last_type().bytes
+    parts = [
+        _Atomic(ops, (args[0], element), each, i * size)
+        for i, (element, each) in enumerate(zip(args[1].elements, results, strict=True))
+    ]
+
+    def execute(m: Machine, lanes: Lanes) -> None:
+        for part in parts:
+            part.execute(m, lanes)
+
+    return execute
+
+
+def _wide(ops: Operands, args: Any, result: Any) -> Execute:
+    """`atom.{exch,cas}.b128`: pairs of 64-bit words."""
+    compares = ops.has("cas")
+    if not compares and not ops.has("exch"):
+        raise ops.refuse("128-bit atomics are exch and cas")
+    space, address = space_of(ops, args[0]), ops.address(args[0])
+    value, other = ops.source(args[1], "b128"), None
+    if compares:
+        other = ops.source(args[2], "b128")
+    ops.sensitive += ops.reads
+    write = ops.destination(result, "b128") if result is not None else None
+    places = () if result is None else ops.registers(result)
+
+    def execute(m: Machine, lanes: Lanes) -> None:
+        addresses = np.broadcast_to(address(m, lanes), lanes.n)
+        operands = np.broadcast_to(value(m, lanes), (lanes.n, 2))
+        before = np.empty((lanes.n, 2), np.uint64)
+        for turn in turns(addresses):
+            some = Turn(lanes, turn)
+            m.acquire(some.lanes)
+            old, missing = m.memory.load(
+                m, some.lanes, space, addresses[some.at], np.dtype(np.uint64), 2
+            )
+            before[some.at] = old
+            new = operands[some.at]
+            if other is not None:
+                third = np.broadcast_to(other(m, some.lanes), old.shape)
+                new = np.where((old == new).all(axis=1)[:, None], third, old)
+            m.memory.store(m, some.lanes, space, addresses[some.at], new, missing)
+        m.wake = True
+        if write is not None:
+            write(m, lanes, before)
+            for place in places:
+                mark(m, place, lanes, None)
+
+    return execute
 
 
 class _Atomic:
     """One `atom` or `red`; `result` is None for `red`."""
 
-    def __init__(self, ops: Operands, args: Any, result: Any) -> None:
+    def __init__(self, ops: Operands, args: Any, result: Any, offset_bytes: int = 0) -> None:
+        self.offset = np.int64(offset_bytes)
         word = next((w for w in ops.modifiers if w in _UPDATES), None)
         if word is None:
             raise ops.refuse("no operation is named")
@@ -82,7 +137,7 @@ class _Atomic:
         undefined = undefined_mask(m, lanes, self.places)
         if undefined is not None:
             raise undefined_fault(m, lanes, undefined, "an operand of an atomic")
-        addresses = np.broadcast_to(self.address(m, lanes), lanes.n)
+        addresses = np.broadcast_to(self.address(m, lanes) + self.offset, lanes.n)
         operands = _spread(self.value(m, lanes), lanes.n, self.scalar)
         others = None
         if self.third is not None:

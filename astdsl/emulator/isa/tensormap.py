@@ -1,0 +1,92 @@
+"""Tensor maps that a kernel changes: `tensormap.replace` and its copy.
+
+Sources: PTX ISA 9.7.9.28, 9.7.13.16.  Invariant: the maps are of the emulator's own encoding, so
+only bytes that a `TensorMap` argument gave can be changed.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from astdsl.emulator.convergence import Gathering
+from astdsl.emulator.formats.errors import FormatError
+from astdsl.emulator.formats.fields import FIELDS, ORDINAL_FIELDS, replaced
+from astdsl.emulator.formats.tensormap import MAP_BYTES
+from astdsl.emulator.isa import Control, Execute, controls, executes
+from astdsl.emulator.lanes import Lanes
+
+if TYPE_CHECKING:
+    from astdsl.emulator.machine import Machine
+    from astdsl.emulator.operands import Operands
+
+_WORD = np.dtype(np.uint64)
+_WARP = 32
+
+
+def _read(m: Machine, lane: Lanes, space: str, address: int) -> bytes:
+    places = range(address, address + MAP_BYTES, 8)
+    words = (m.memory.load(m, lane, space, np.array([at]), _WORD)[0] for at in places)
+    return b"".join(word.tobytes() for word in words)
+
+
+def _write(m: Machine, lane: Lanes, space: str, address: int, raw: bytes) -> None:
+    for i, word in enumerate(np.frombuffer(raw, _WORD)):
+        at = np.array([address + 8 * i])
+        m.memory.store(m, lane, space, at, np.array([word], _WORD))
+
+
+@executes("tensormap.replace")
+def prepare_replace(ops: Operands) -> Execute:
+    """`tensormap.replace.tile.field{.ss}.b1024.type [addr]{, ord}, value`."""
+    spaces = ("global", "shared::cta")
+    ops.allow("replace", "tile", "b1024", *spaces, *FIELDS)
+    field = next((word for word in FIELDS if ops.has(word)), "")
+    if not field:
+        raise ops.refuse("a field must be named: " + ", ".join(FIELDS))
+    space = next((word.partition("::")[0] for word in spaces if ops.has(word)), "generic")
+    ordinal = ops.immediate(ops.args[1]) if field in ORDINAL_FIELDS else 0
+    address, value = ops.address(ops.args[0]), ops.source(ops.args[-1], ops.last_type().name)
+    ops.sensitive += ops.reads
+
+    def execute(m: Machine, lanes: Lanes) -> None:
+        places = np.broadcast_to(address(m, lanes), lanes.n)
+        values = np.broadcast_to(value(m, lanes), lanes.n)
+        for lane, at, new in zip(lanes.index, places, values, strict=True):
+            one = Lanes.of(np.array([lane]))
+            try:
+                raw = replaced(_read(m, one, space, int(at)), field, ordinal, int(new))
+            except FormatError as error:
+                raise m.fault("E255", str(error), int(lane)) from None
+            _write(m, one, space, int(at), raw)
+
+    return execute
+
+
+@controls("tensormap.cp_fenceproxy")
+def prepare_copy(ops: Operands) -> Control:
+    """`tensormap.cp_fenceproxy.global.shared::cta.tensormap::generic.release... [dst], [src], 128`.
+
+    A warp copies a map from shared to global memory; who uses it is ordered after that.
+    """
+    ops.allow("cp_fenceproxy", "global", "shared::cta", "tensormap::generic", "release", "acquire",
+              "cta", "cluster", "gpu", "sys", "sync", "aligned")  # fmt: skip
+    if ops.immediate(ops.args[2]) != MAP_BYTES:
+        raise ops.refuse(f"{MAP_BYTES} bytes are copied")
+    target, source = ops.address(ops.args[0]), ops.address(ops.args[1])
+    ops.sensitive += ops.reads
+    gathering = Gathering(_WARP)
+
+    def execute(m: Machine, lanes: Lanes) -> Lanes:
+        whole = gathering.complete(m, lanes)
+        if whole.n:
+            leaders = whole.where(m.thread_of[whole.sel] % _WARP == 0)
+            places = np.broadcast_to(target(m, leaders), leaders.n)
+            origins = np.broadcast_to(source(m, leaders), leaders.n)
+            for lane, to, at in zip(leaders.index, places, origins, strict=True):
+                one = Lanes.of(np.array([lane]))
+                _write(m, one, "global", int(to), _read(m, one, "shared", int(at)))
+        return whole
+
+    return execute

@@ -1,0 +1,89 @@
+"""Tensor maps that a kernel changes before it copies by them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from astdsl.emulator import TensorMap, run
+from astdsl.emulator.formats.errors import FormatError
+from astdsl.emulator.formats.fields import replaced
+from astdsl.emulator.formats.swizzle import Swizzle
+from astdsl.emulator.formats.tensormap import TensorDataType
+from tests.emulator.asm import faulting, kernel, wait
+
+# Thread 0 copies the map to shared memory and changes it there; the warp publishes it.
+BODY = f"""
+  mov.u32 %r0, %tid.x; setp.eq.u32 %p0, %r0, 0;
+  mov.u32 %r1, smem; add.u32 %r2, %r1, 512;
+  ld.param.u64 %d0, [a0]; ld.param.u64 %d1, [a1]; ld.param.u64 %d2, [a2];
+  mov.b64 %d5, a3; cvta.param.u64 %d5, %d5;
+  mul.wide.u32 %d6, %r0, 4; cvt.u32.u64 %r4, %d6; add.u64 %d7, %d5, %d6; add.u32 %r5, %r1, %r4;
+  ld.b32 %r6, [%d7]; st.shared.b32 [%r5], %r6;
+  @%p0 mbarrier.init.shared::cta.b64 [%r2], 1;
+  bar.sync 0;
+  @%p0 tensormap.replace.tile.global_address.shared::cta.b1024.b64 [%r1], %d1;
+  @%p0 tensormap.replace.tile.global_dim.shared::cta.b1024.b32 [%r1], 1, {{rows}};
+  {{more}}
+  bar.sync 0;
+  tensormap.cp_fenceproxy.global.shared::cta.tensormap::generic.release.gpu.sync.aligned
+    [%d0], [%r1], 128;
+  fence.proxy.tensormap::generic.acquire.gpu [%d0], 128;
+  add.u32 %r7, %r1, 128;
+  @%p0 mbarrier.arrive.expect_tx.shared::cta.b64 _, [%r2], 128;
+  @%p0 cp.async.bulk.tensor.2d.shared::cta.global.tile.mbarrier::complete_tx::bytes
+    [%r7], [%d0, {{{{0, 0}}}}], [%r2];
+  {wait("%r2", 0)}
+  add.u32 %r8, %r7, %r4; ld.shared.b32 %r9, [%r8]; add.u64 %d8, %d2, %d6;
+  st.global.b32 [%d8], %r9;
+""".replace("{{{{", "{{").replace("}}}}", "}}")
+
+
+def launch(rows: int = 4, more: str = "") -> np.ndarray[Any, Any]:
+    old, new = np.zeros((4, 8), np.uint32), np.arange(32, dtype=np.uint32).reshape(4, 8) + 1
+    copy, out = np.zeros(16, np.uint64), np.zeros((4, 8), np.uint32)
+    tensor_map = TensorMap.of(old, (4, 8))
+    text = kernel(
+        BODY.format(rows=rows, more=more), ["u64", "u64", "u64", "map"], shared_bytes=1024
+    )
+    run(text, "k", (1,), (32,), [copy, new, out, tensor_map])
+    return out
+
+
+fault = faulting(launch)
+
+
+def test_a_copy_uses_the_map_as_the_kernel_changed_it() -> None:
+    whole = np.arange(32).reshape(4, 8) + 1
+    assert (launch() == whole).all()
+    shorter = launch(rows=2)
+    assert (shorter[:2] == whole[:2]).all()
+    assert not shorter[2:].any()
+
+
+def test_a_map_that_breaks_a_rule_is_found_when_it_is_used() -> None:
+    more = "@%p0 tensormap.replace.tile.global_stride.shared::cta.b1024.b64 [%r1], 0, 24;"
+    assert "not a multiple of 16" in fault("E255", more=more)
+
+
+def test_a_field_that_does_not_exist_is_refused() -> None:
+    more = "@%p0 tensormap.replace.tile.colour.shared::cta.b1024.b32 [%r1], 0;"
+    fault("E201", more=more)
+
+
+def test_every_field_has_its_codes() -> None:
+    raw = TensorMap.of(np.zeros((4, 64), np.float32), (4, 32)).to_bytes()
+    for field, value in (("elemtype", 10), ("box_dim", 64), ("swizzle_mode", 3)):
+        raw = replaced(raw, field, 0, value)
+    found = TensorMap.from_bytes(replaced(raw, "fill_mode", 0, 1))
+    assert found.dtype is TensorDataType.BF16
+    assert (found.box, found.swizzle, found.out_of_bounds) == ((64, 4), Swizzle.B128, 1)
+    atoms = TensorMap.from_bytes(replaced(raw, "swizzle_atomicity", 0, 1))
+    assert atoms.swizzle is Swizzle.B128_ATOM_32B
+    assert TensorMap.from_bytes(replaced(raw, "element_stride", 1, 2)).element_strides == (1, 2)
+    wrong = (("elemtype", 0, 16), ("box_dim", 5, 1), ("swizzle_mode", 0, 4))
+    for field, ordinal, value in wrong:
+        with pytest.raises(FormatError):
+            replaced(raw, field, ordinal, value)
