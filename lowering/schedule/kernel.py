@@ -28,6 +28,7 @@ from astdsl.lowering.schedule.revisits import separate_revisits
 from astdsl.lowering.schedule.roles import choose_warpgroups
 from astdsl.lowering.schedule.splits import split_pipelines
 from astdsl.lowering.schedule.streams import stream_large_tiles, stream_whole_kernel
+from astdsl.lowering.schedule.view_windows import open_view_windows
 from astdsl.lowering.schedule.warpgroups import check_warpgroups, keep_apart
 from astdsl.lowering.target import Target
 from astdsl.passes import eliminate_dead_code
@@ -40,7 +41,7 @@ def schedule(module: Module, target: Target) -> Module:
     """Return the module with its pipelines turned into launches, phases, copies and waits."""
     check_target(module, target)
     check_outputs(module)
-    opened = hoist_assertions(module)
+    opened = hoist_assertions(open_view_windows(module))
     if not module.warpgroups:
         opened = stream_whole_kernel(split_pipelines(take_pipelines_out_of_branches(opened)))
     formed = form_launches(opened)
@@ -74,8 +75,9 @@ def _schedule_launch(launch: ops.Launch, module: Module, target: Target) -> ops.
     ordered = order_accesses(done, module, _apart(done))
     if scheduler.trip_counts:
         # What does not fit is refused before its slots are run through, one by one.
-        plan_shared(ordered.body, target, ordered.warpgroups if ordered.per_warpgroup else 1)
-        check_protocol(ordered.body, scheduler.trip_counts)
+        runners = ordered.warpgroups if ordered.per_warpgroup else 1
+        plan_shared(ordered.body, target, runners)
+        check_protocol(ordered.body, scheduler.trip_counts, runners)
     return ordered
 
 

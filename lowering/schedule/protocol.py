@@ -15,6 +15,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import product
 from typing import Any, TypeAlias
 
 from astdsl.ir import ops
@@ -28,21 +29,22 @@ Number: TypeAlias = int | float | bool | None
 SlotKey: TypeAlias = tuple[Value, int]
 
 
-def check_protocol(body: Block, trip_counts: Sequence[Value]) -> None:
+def check_protocol(body: Block, trip_counts: Sequence[Value], runners: int = 1) -> None:
     """Run a block's schedule with 0, 1, ..., 2S + 1 steps of its innermost pipelines.
 
     `trip_counts` are the values that say how many steps each pipeline has, outer before inner;
-    S is the largest number of slots of a ring.
+    S is the largest number of slots of a ring. With `runners`, so many warpgroups run the body,
+    each for itself. Barriers by hand, which have no label, are not looked at.
     """
     depths = _depths(body, trip_counts)
     deepest = max(depths.values())
     most = max((op.count for op in walk(body) if isinstance(op, ops.AllocBarrier)), default=0)
-    for trips in range(2 * most + 2):
+    for trips, runner in product(range(2 * most + 2), range(runners)):
         counts = {v: trips if d == deepest else _OUTER_TRIPS for v, d in depths.items()}
-        run = _Run(counts, f"{trips} steps", taken=True)
+        run = _Run(counts, f"{trips} steps", taken=True, warpgroup=runner)
         run.body(body)
         if run.guessed:
-            _Run(counts, f"{trips} steps", taken=False).body(body)
+            _Run(counts, f"{trips} steps", taken=False, warpgroup=runner).body(body)
 
 
 def _depths(body: Block, wanted: Sequence[Value]) -> dict[Value, int]:
@@ -80,8 +82,11 @@ class _Barrier:
 class _Run:
     """One run over numbers; a condition that they do not decide goes as `taken` says."""
 
-    def __init__(self, counts: dict[Value, int], what: str, *, taken: bool) -> None:
+    def __init__(
+        self, counts: dict[Value, int], what: str, *, taken: bool, warpgroup: int = 0
+    ) -> None:
         self.counts = counts
+        self.warpgroup = warpgroup
         self.what = what
         self.taken = taken
         self.guessed = False
@@ -137,6 +142,10 @@ class _Run:
         """Return an index as a number; one that memory would tell is made up."""
         found = self.numbers.get(value)
         return _MADE_UP if found is None else int(found)
+
+    def is_by_hand(self, op: Any) -> bool:
+        """Whether an operation names a barrier that is not the schedule's."""
+        return (op.barrier, 0) not in self.barriers
 
     def barrier(self, op: Any) -> _Barrier:
         """Return the barrier that an operation names, and check its index."""
@@ -214,11 +223,13 @@ def _counter_add(run: _Run, op: ops.CounterAdd) -> None:
 
 
 def _alloc_barrier(run: _Run, op: ops.AllocBarrier) -> None:
-    for index in range(op.count):
+    for index in range(op.count if op.label else 0):
         run.barriers[op.result, index] = _Barrier(op.arrivals, op.arrivals)
 
 
 def _copy_in(run: _Run, op: ops.CopyIn) -> None:
+    if run.is_by_hand(op):
+        return
     slot, barrier = run.slot(op.buffer, op.slot), run.barrier(op)
     run.writable(slot, "copy_in")
     slot.filled_by = (op.barrier, run.number(op.index), barrier.phase)
@@ -235,10 +246,13 @@ def _arrive(run: _Run, barrier: _Barrier) -> None:
 
 def _barrier_arrive(run: _Run, op: ops.BarrierArrive) -> None:
     run.release()
-    _arrive(run, run.barrier(op))
+    if not run.is_by_hand(op):
+        _arrive(run, run.barrier(op))
 
 
 def _barrier_wait(run: _Run, op: ops.BarrierWait) -> None:
+    if run.is_by_hand(op):
+        return
     barrier = run.barrier(op)
     complete = barrier.phase % 2 != run.number(op.parity)
     run.demand(complete, "a wait for a phase that nothing completes")
@@ -326,12 +340,23 @@ def _accumulator(run: _Run, op: Op) -> None:
     )
 
 
+def _warpgroup_id(run: _Run, op: ops.WarpgroupId) -> None:
+    run.numbers[op.result] = run.warpgroup
+
+
+def _warps(run: _Run, op: ops.Warps) -> None:
+    """Run what the warps do as one: a schedule writes nothing of its own there."""
+    run.run(op.body)
+
+
 _Rule: TypeAlias = Callable[[_Run, Any], None]
 _RULES: dict[type[Op], _Rule] = {
     ops.If: _if,
     ops.For: _for,
     ops.While: _while,
     ops.Phase: _phase,
+    ops.Warps: _warps,
+    ops.WarpgroupId: _warpgroup_id,
     ops.Counter: _counter,
     ops.CounterRead: _counter_read,
     ops.CounterAdd: _counter_add,

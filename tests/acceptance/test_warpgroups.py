@@ -95,8 +95,8 @@ TRIPS = [(s, t) for s in (1, 2, 3) for t in sorted({0, 1, s - 1, s, s + 1, 2 * s
 @pytest.mark.parametrize(("stages", "trips"), TRIPS)
 def test_a_ring_has_any_number_of_steps(stages: int, trips: int) -> None:
     x = HALVES[:64, : 16 * trips]
-    fields = {"stages": stages, "repeats": 1, "bn": 16, "emulate": stages == 2}
-    assert np.array_equal(agree(copied, lambda: [x], **fields), x)
+    found = agree(copied, lambda: [x], emulate=stages == 2, stages=stages, repeats=1, bn=16)
+    assert np.array_equal(found, x)
 
 
 @pytest.mark.parametrize("stages", [2, 3])

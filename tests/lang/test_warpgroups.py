@@ -327,7 +327,7 @@ def test_a_warpgroup_hands_on_what_it_wrote() -> None:
 @pytest.mark.parametrize("check", [True, False])
 @pytest.mark.parametrize("out", ["wait before the write", "wait of one"])
 def test_accesses_that_nothing_orders_are_reported(out: str, check: bool) -> None:
-    unordered = kernel(handed_on.__wrapped__, warpgroups=3, check=check)
+    unordered = kernel(warpgroups=3, check=check)(handed_on.__wrapped__)
     with pytest.raises(
         ProtocolError, match=r"nothing orders that after what warpgroup \d (wrote|read)"
     ):

@@ -8,7 +8,23 @@ from typing import Any
 import numpy as np
 import pytest
 
-from astdsl import In, Out, cdiv, f16, f32, kernel, parallel, pipeline, tile, warpgroup_id, zeros
+from astdsl import (
+    SMEM,
+    Barrier,
+    In,
+    Out,
+    barrier_arrive,
+    barrier_wait,
+    cdiv,
+    f16,
+    f32,
+    kernel,
+    parallel,
+    pipeline,
+    tile,
+    warpgroup_id,
+    zeros,
+)
 from astdsl.errors import UnsupportedFeature
 from astdsl.ir import ops
 from astdsl.ir.core import walk
@@ -114,3 +130,23 @@ def test_each_warpgroup_multiplies_for_itself() -> None:
 def test_tensor_memory_has_no_accumulator_for_each_warpgroup() -> None:
     with pytest.raises(UnsupportedFeature, match="tensor memory"):
         products.on("emulator", target="sm_100a")(HALVES, HALVES)
+
+
+@kernel(warpgroups=2)
+def sums_and_hands_on(x: In[f32, "M N"], o: Out[f32, "128"]):
+    m, _ = x.shape
+    row, done = SMEM((128,), f32), Barrier()
+    if warpgroup_id() == 0:
+        total = zeros((128,), f32)
+        with pipeline(cdiv(m, 16), stages=2) as k:
+            total += x[tile(k, 16), 0:128].sum(axis=0)
+        row[...] = total
+        barrier_arrive(done)
+    else:
+        barrier_wait(done)
+        with pipeline(2) as k:
+            o[tile(k, 64)] = row[tile(k, 64)] + x[k, tile(k, 64)]
+
+
+def test_pipelines_and_barriers_by_hand_stand_side_by_side() -> None:
+    agree(sums_and_hands_on, lambda: [X])
