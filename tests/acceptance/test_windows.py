@@ -123,6 +123,16 @@ def test_windows_of_a_view_end_where_it_ends(bn):
     np.testing.assert_allclose(found, [MATRIX[a:b].sum(0) for a, b in bounds], atol=1e-4)
 
 
+def test_windows_of_a_view_are_copied_ahead():
+    x, o = MATRIX[:, :64].copy(), np.zeros((4, 64), np.float32)
+    scheduled = sum_groups.lower(x, OFFSETS, o).schedule
+    assert "CopyIn" in scheduled
+    assert "Gather" not in scheduled
+    found = agree(sum_groups, lambda: (x, OFFSETS, o.copy()), tolerance=1e-5)
+    expected = [x[a:b].sum(0) for a, b in pairwise(OFFSETS)]
+    np.testing.assert_allclose(found, expected, atol=1e-4)
+
+
 @kernel
 def copy_groups(x: In[f32, "N D"], offsets: In[i32, "_"], o: Out[f32, "N D"], *, bn=16):
     with parallel(offsets.shape[0] - 1) as g:
