@@ -57,6 +57,16 @@ def test_a_loaded_kernel_launches(path: Path, device: str, target: str) -> None:
         np.testing.assert_array_equal(loaded(matrix(48, 80)), matrix(48, 80) * 2)
 
 
+def test_a_loaded_kernel_launches_again_and_again(path: Path) -> None:
+    scaled.lower(matrix(32, 64)).save(path)
+    loaded = load(path)
+    with astdsl.device("reference"):
+        for n in range(4):
+            x = matrix(32, 64) + n
+            np.testing.assert_array_equal(loaded(x, np.zeros_like(x), n), x * n)
+            np.testing.assert_array_equal(loaded(x[:16]), x[:16] * 2)
+
+
 def test_a_loaded_product_launches_for_other_sizes(path: Path) -> None:
     random = np.random.default_rng(0)
     a = random.integers(-3, 4, (64, 40)).astype(np.float16)
