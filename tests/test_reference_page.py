@@ -1,6 +1,7 @@
 """docs/reference.md is what the docstrings say of every public name; --update-golden writes it."""
 
 import inspect
+import re
 from pathlib import Path
 from typing import Any
 
@@ -70,7 +71,8 @@ def signature_of(value: Any) -> str:
     except ValueError:
         return ""
     parameters = [p.replace(annotation=p.empty) for p in found.parameters.values()]
-    return str(inspect.Signature(parameters))
+    # A default that is a function is shown by its name, not by where it is in memory.
+    return re.sub(r"<function (\w+) at 0x[0-9a-f]+>", r"\1", str(inspect.Signature(parameters)))
 
 
 def entry(name: str, value: Any) -> str:
