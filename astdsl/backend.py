@@ -13,7 +13,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Protocol
 
-from astdsl.errors import WrongTarget, did_you_mean
+from astdsl.errors import DeviceUnavailable, WrongTarget, did_you_mean
 from astdsl.ir.core import Module
 from astdsl.ir.launch import LaunchPlan
 
@@ -123,11 +123,13 @@ COMPILER_ROOMS = ("astdsl.ir", "astdsl.passes", "astdsl.lowering")
 
 @cache
 def compiler_identity() -> str:
-    """Name everything besides a module that its PTX depends on: our own text, and LLVM's version.
+    """Name everything besides a module that its PTX depends on: our text, LLVM, libdevice.
 
-    Our files count by name, size and time of change, so that an edited compiler is another one.
+    Files count by name, size and time of change, so that an edited compiler is another one.
     """
     import llvmlite
+
+    from astdsl.lowering.nvptx.tools import find_file
 
     digest = hashlib.sha256()
     for room in COMPILER_ROOMS:
@@ -136,7 +138,17 @@ def compiler_identity() -> str:
         for folder in spec.submodule_search_locations or ():
             for line in sorted(_files(folder)):
                 digest.update(line.encode())
-    return f"llvmlite {llvmlite.__version__} compiler {digest.hexdigest()}"
+    try:
+        elementary = _identity(find_file("nvvm/libdevice/libdevice.10.bc", "nvidia-nvvm"))
+    except DeviceUnavailable:
+        elementary = "none"
+    versions = f"llvmlite {llvmlite.__version__} libdevice {elementary}"
+    return f"{versions} compiler {digest.hexdigest()}"
+
+
+def _identity(path: Path) -> str:
+    status = path.stat()
+    return f"{path} {status.st_size} {status.st_mtime_ns}"
 
 
 def _files(folder: str) -> Iterator[str]:
@@ -156,8 +168,7 @@ def assembler_identity() -> str:
     if not path:
         spec = importlib.util.find_spec("nvidia.nvjitlink") or importlib.util.find_spec("nvidia")
         return f"nvJitLink {spec and spec.submodule_search_locations}"
-    status = Path(path).stat()
-    return f"{path} {status.st_size} {status.st_mtime_ns}"
+    return _identity(Path(path))
 
 
 def needed_target(module: Module) -> str:
