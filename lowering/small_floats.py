@@ -55,7 +55,7 @@ def _widen(op: Op, emit: Emit) -> Sequence[Value] | None:
     wide = {v: _cast(op, v, f32, emit) for v in op.operands if _is_small(v)}
     changes = {
         name: wide[value]
-        for name, role in op.fields.items()
+        for name, role in type(op).fields.items()
         if role == "operand" and isinstance(value := getattr(op, name), Value) and value in wide
     }
     done = emit(replace_fields(op, **changes)).result

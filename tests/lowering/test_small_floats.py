@@ -43,7 +43,7 @@ def computed(
     with pipeline(cdiv(M, bm), stages=2) as i:
         t = x[tile(i, bm), 0:bn]
         o[tile(i, bm), 0:bn] = t * 1.5 + 3
-        p[tile(i, bm)] = sum(t, axis=1)
+        p[tile(i, bm)] = t.sum(axis=1)
         q[tile(i, bm), 0:bn] = where(t > 1, -t, exp(t)) + zeros((bm, bn), x.dtype)
         w[tile(i, bm), 0:bn] = t
 

@@ -50,10 +50,10 @@ def attention(
         acc = zeros((bq, D), f32)
         with pipeline(cdiv(T, 64), stages=2) as j:
             scores = (queries @ k[tile(j, 64), 0:D].T) * 0.125
-            higher = maximum(most, max(scores, axis=1))
+            higher = maximum(most, scores.max(axis=1))
             weights = exp2((scores - higher[:, None]) * 1.44269504)
             shrink = exp2((most - higher) * 1.44269504)
-            total = total * shrink + sum(weights, axis=1)
+            total = total * shrink + weights.sum(axis=1)
             acc = acc * shrink[:, None] + weights.astype(f16) @ v[tile(j, 64), 0:D]
             most = higher
         o[tile(i, bq), 0:D] = acc / total[:, None]
