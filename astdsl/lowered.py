@@ -157,7 +157,9 @@ class Lowered:
             if len(launches) > 1:
                 yield f"launch {entry.name} at {launch.span}"
             blocks = self._number(entry.grid, "as many as the scalars ask for,")
-            yield f"blocks: {blocks} of {entry.threads} threads"
+            count = launch.warpgroups
+            runs = f", each of {count} warpgroups by itself" if launch.per_warpgroup else ""
+            yield f"blocks: {blocks} of {entry.threads} threads{runs}"
             yield f"shared memory: {entry.shared_bytes} bytes"
             yield from _buffers(launch.body)
             yield from _products(launch.body)

@@ -9,6 +9,7 @@ import pytest
 
 from astdsl import (
     ACC,
+    GMEM,
     SMEM,
     TMEM,
     Barrier,
@@ -436,3 +437,36 @@ def test_one_warp_copies_one_multiplies_and_a_warpgroup_stores(depth: int) -> No
     expected = a.astype(np.float32) @ b.astype(np.float32)
     found = agree(roles_of_warps, lambda: [a, b], targets=["sm_100a"])
     assert np.array_equal(found, expected)
+
+
+@kernel(warpgroups=2)
+def two_grids(x: In[f32, "M 64"], s: f32, o: Out[f32, "M 64"]):
+    m, _ = x.shape
+    assert m % 32 == 0, "whole blocks"
+    w, part = warpgroup_id(), GMEM((m, 64), f32)
+    first = x[0, :]
+    with parallel(m // 32) as i:
+        mine = tile(2 * i + w, 16)
+        part[mine, :] = x[mine, :] * s + first[None, :]
+    with parallel(m // 32) as i:
+        other = tile(2 * i + 1 - w, 16)
+        o[other, :] = part[other, :] + 1
+
+
+def test_each_grid_is_a_launch_and_blocks_begin_with_what_stands_before() -> None:
+    x = X[:96, :64].round()
+    assert np.array_equal(agree(two_grids, lambda: [x, 2.0]), x * 2 + x[0] + 1)
+
+
+@kernel(warpgroups=2)
+def in_turns(x: In[f32, "64"], n: i32, o: Out[f32, "2 64"]):
+    w, y = warpgroup_id(), x[...]
+    for i in range(n):
+        if i % 2 == w:
+            y = y + 1
+    o[w, :] = y
+
+
+def test_a_branch_on_the_number_is_decided_while_running() -> None:
+    x = X[0, :64]
+    assert np.array_equal(agree(in_turns, lambda: [x, 5]), np.stack([x + 1 + 1 + 1, x + 1 + 1]))

@@ -150,3 +150,8 @@ def sums_and_hands_on(x: In[f32, "M N"], o: Out[f32, "128"]):
 
 def test_pipelines_and_barriers_by_hand_stand_side_by_side() -> None:
     agree(sums_and_hands_on, lambda: [X])
+
+
+def test_the_explanation_says_who_runs_the_program() -> None:
+    said = both_sum.lower(X, target="sm_90a").explain()
+    assert "blocks: 1 of 256 threads, each of 2 warpgroups by itself" in said
