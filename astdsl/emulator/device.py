@@ -14,6 +14,7 @@ import numpy as np
 
 from astdsl.emulator.arguments import Unwritten, bind
 from astdsl.emulator.asynchronous import Completion
+from astdsl.emulator.constancy import Constancy
 from astdsl.emulator.global_memory import GlobalMemory
 from astdsl.emulator.limits import Triple, check_launch, cluster_of, triple
 from astdsl.emulator.machine import Fences, Launch, Machine
@@ -96,6 +97,8 @@ def run(
     """
     program = _PROGRAMS.get(ptx, kernel)
     memory = GlobalMemory()
+    if check and program.loads_constants:
+        memory.constancy = Constancy()
     grid3, block3 = triple(grid), triple(block)
     cluster3 = cluster_of(program.kernel, cluster)
     total_bytes = program.layout.dynamic_start + shared_bytes

@@ -35,6 +35,7 @@ HELP = {
     "E220": "keep windows inside the array: a load or store under a guard, or a larger array",
     "E221": "an access of n bytes starts at a multiple of n",
     "E222": "annotate the parameter as `InOut` or `Out` to write it",
+    "E223": "load it without `.nc`, or write to other memory",
     "E230": 'write it before it is read: an initial value (`Out[f32, "M N", 0]`), `InOut`, or a '
     "wait for the copy that fills it",
     "E231": "write it, or wait for the copy that fills it, before asynchronous work reads it",

@@ -15,6 +15,7 @@ import numpy as np
 from astdsl.emulator.scalars import UNSIGNED, Array, BoolArray
 
 if TYPE_CHECKING:
+    from astdsl.emulator.constancy import Constancy
     from astdsl.emulator.lanes import Lanes
     from astdsl.emulator.machine import Machine
 
@@ -86,6 +87,8 @@ class GlobalMemory:
         self.allocations: list[Allocation] = []
         self._lows: list[int] = []
         self._keep: list[object] = []
+        # Set for a launch that loads constants: `ld.global.nc`.
+        self.constancy: Constancy | None = None
 
     def add(self, allocation: Allocation) -> Allocation:
         """Add an allocation that overlaps none."""
@@ -149,12 +152,23 @@ class GlobalMemory:
         allocation = self._one(m, lanes, addresses, width)
         if allocation is not None:
             self._writable(m, lanes, allocation, None)
+            if self.constancy is not None:
+                self.constancy.note(m, lanes, allocation, addresses, width, stores=True)
             _scatter(allocation, addresses, values, width)
             return
         pieces = self._pieces(m, lanes, addresses, width)
         for found, mask in pieces:
             self._writable(m, lanes, found, mask)
             _scatter(found, addresses[mask], values[mask], width)
+
+    def note_constant(self, m: Machine, lanes: Lanes, addresses: Array, width: int) -> None:
+        """Note a load of bytes that the launch must not write; what it holds is checked later."""
+        if self.constancy is None:
+            return
+        addresses = np.broadcast_to(addresses, lanes.n)
+        allocation = self._one(m, lanes, addresses, width)
+        if allocation is not None and not allocation.read_only:
+            self.constancy.note(m, lanes, allocation, addresses, width, stores=False)
 
     def _one(self, m: Machine, lanes: Lanes, addresses: Array, width: int) -> Allocation | None:
         """Return the allocation that holds every access, None when it is not one alone."""

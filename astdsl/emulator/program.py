@@ -50,6 +50,7 @@ class Program:
     meets_other_blocks: bool = False
     fences: Fences = field(default_factory=Fences)
     cancels_clusters: bool = False
+    loads_constants: bool = False
 
     def active(self, m: Machine, pc: int, lanes: Lanes) -> Lanes:
         """Return the lanes for which the instruction's guard predicate holds."""
@@ -83,6 +84,7 @@ def prepare(module: Module, kernel: str) -> Program:
     _cut(program)
     program.fences = Fences(_has(program, "tcgen05.fence"), _has(program, "fence.mbarrier_init"))
     program.cancels_clusters = _has(program, "clusterlaunchcontrol.try_cancel")
+    program.loads_constants = _has(program, "ld.global.nc")
     return program
 
 

@@ -88,13 +88,11 @@ def prepare_load(ops: Operands) -> Execute:
 
     load, parts = _loader(ops.instruction.used_bytes, scalar, count)
 
-    # A flag that another warp sets: what it did before may be relied upon from here.
-    synchronises = is_strong(ops)
+    before = _before(ops, scalar.bytes * count)
 
     def execute(m: Machine, lanes: Lanes) -> None:
-        if synchronises:
-            m.acquire(lanes)
         at = address(m, lanes)
+        before(m, lanes, at)
         values, undefined = load(m, lanes, space, at, dtype, count * words)
         if words == 2:
             values = values.reshape(-1, count, 2)
@@ -113,6 +111,16 @@ def prepare_load(ops: Operands) -> Execute:
                     mark(m, place, lanes, mask)
 
     return execute
+
+
+def _before(ops: Operands, width: int) -> Callable[[Machine, Lanes, Array], None]:
+    """Return what a load does to the record of accesses."""
+    if is_strong(ops):
+        # A flag that another warp sets: what it did before may be relied upon from here.
+        return lambda m, lanes, at: m.acquire(lanes)
+    if ops.has("nc"):
+        return lambda m, lanes, at: m.memory.globals.note_constant(m, lanes, at, width)
+    return lambda m, lanes, at: None
 
 
 def _loader(used_bytes: int | None, scalar: Scalar, count: int) -> tuple[Load, list[Load]]:

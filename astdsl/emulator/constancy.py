@@ -1,0 +1,71 @@
+"""Bytes of global memory that a launch both writes and reads by `ld.global.nc`.
+
+Invariant: a report is exact. The accesses of a launch are kept as intervals with their addresses,
+as many as fit into `BUDGET_BYTES`; what is older is forgotten, and then missed.
+Source: PTX ISA 9.7.9.9 "ld.global.nc": the memory is read-only for the whole kernel.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from astdsl.emulator.global_memory import Allocation
+    from astdsl.emulator.lanes import Lanes
+    from astdsl.emulator.machine import Machine
+    from astdsl.emulator.scalars import Array
+
+__all__ = ["Constancy"]
+
+BUDGET_BYTES = 1 << 26
+
+
+class _Access(NamedTuple):
+    low: int
+    high: int
+    addresses: Array
+    width: int
+    place: int
+
+
+class Constancy:
+    """The accesses of a launch by allocation: constant loads and stores."""
+
+    def __init__(self) -> None:
+        self._kept: dict[tuple[int, bool], deque[_Access]] = {}
+        self._bytes = 0
+
+    def note(
+        self, m: Machine, lanes: Lanes, allocation: Allocation, addresses: Array, width: int,
+        *, stores: bool,
+    ) -> None:  # fmt: skip
+        """Keep an access; fault if one of the other kind met any of its bytes."""
+        low, high = int(addresses.min()), int(addresses.max()) + width
+        for other in self._kept.get((allocation.low, not stores), ()):
+            if other.low < high and low < other.high:
+                self._check(m, lanes, addresses, width, other, stores=stores)
+        kept = self._kept.setdefault((allocation.low, stores), deque())
+        kept.append(_Access(low, high, addresses, width, m.pc))
+        self._bytes += addresses.nbytes
+        while self._bytes > BUDGET_BYTES and len(kept) > 1:
+            self._bytes -= kept.popleft().addresses.nbytes
+
+    def _check(
+        self, m: Machine, lanes: Lanes, addresses: Array, width: int, other: _Access,
+        *, stores: bool,
+    ) -> None:  # fmt: skip
+        # Accesses are aligned to their width, so that two that meet agree in the wider one's.
+        wide = max(width, other.width)
+        met = np.isin(addresses // wide, other.addresses // wide)
+        if met.any():
+            at = int(np.broadcast_to(addresses, lanes.n)[np.argmax(met)])
+            first, second = ("reads", "written") if stores else ("writes", "read by ld.global.nc")
+            raise m.fault(
+                "E223",
+                f"global memory at {at:#x} is {second}, and this launch {first} it"
+                f"{' by ld.global.nc' if stores else ''} ({m.place_text(other.place)})",
+                lanes.first(met),
+            )
