@@ -252,17 +252,25 @@ class _Parameters:
         self._pointers = (ctypes.c_void_p * max(len(offsets), 1))(*(base + o for o in offsets))
         self._address = ctypes.addressof(self._pointers)
         self._writers: list[tuple[int, Callable[[Any], None]]] = []
+        self._scalars: list[tuple[int, Callable[[Any], None]]] = []
+        self._last: list[Any] = []
         for slot, offset in zip(entry.slots, offsets, strict=True):
             self._prepare(slot, arguments[slot.param], base + offset)
 
     def _prepare(self, slot: Slot, argument: Argument, address: int) -> None:
         write = _WRITERS[type(slot)](self._driver, slot, argument, address)
         if write is not None:
-            self._writers.append((slot.param, write))
+            is_scalar = isinstance(slot, ScalarSlot)
+            (self._scalars if is_scalar else self._writers).append((slot.param, write))
 
     def filled(self, values: Sequence[Any]) -> int:
         """Write what a launch passes; return the address of the parameters' addresses."""
-        for param, write in self._writers:
+        if values != self._last:
+            self._last = list(values)
+            for param, write in self._writers:
+                write(values[param])
+        # Numbers that compare equal, 0.0 and -0.0, are not always the same.
+        for param, write in self._scalars:
             write(values[param])
         return self._address
 

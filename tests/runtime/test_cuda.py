@@ -112,6 +112,31 @@ def test_every_kind_of_parameter_is_where_the_driver_reads_it() -> None:
     assert call[1:9] == (3, 1, 1, 128, 1, 1, 4096, 0)
 
 
+def test_numbers_that_compare_equal_are_told_apart() -> None:
+    seen: list[int] = []
+
+    def run(name: str, grid: int, at: Sequence[int]) -> None:
+        seen.append(ctypes.c_uint32.from_address(at[0]).value)
+
+    scalar = Argument(A, 1, "scalar", f32)
+    launch = loaded(StubApi(run, parameters=1), plan(ScalarSlot(1, f32)), on_gpu(X), scalar)
+    for number in (0.0, -0.0, 0.0):
+        launch(Counts((3,), ()), [4096, number], [None, number])
+    assert seen == [0, 1 << 31, 0]
+
+
+def test_a_launch_for_other_arrays_passes_their_addresses() -> None:
+    seen: list[int] = []
+
+    def run(name: str, grid: int, at: Sequence[int]) -> None:
+        seen.append(ctypes.c_uint64.from_address(at[0]).value)
+
+    launch = loaded(StubApi(run, parameters=1), plan(PointerSlot(0)), on_gpu(X))
+    for address in (4096, 4096, 8192, 4096):
+        launch(Counts((3,), ()), [address], [None])
+    assert seen == [4096, 4096, 8192, 4096]
+
+
 def test_a_tensor_map_is_encoded_once_for_each_address() -> None:
     api = StubApi(parameters=1)
     launch = loaded(api, plan(MapSlot(0, (1, 0), (8, 4), 0)), on_gpu(X))
