@@ -8,7 +8,7 @@ moment drawn from a seeded generator.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Set
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
@@ -24,8 +24,9 @@ class Operation:
 
     `perform` applies its effects (data, completion of barriers). `order` names the queue that it
     must stay in order with, None = free. `what` and `place` (lines) are for
-    reports. `signals` = it completes a barrier. `blocks` are the blocks that must not
-    end before the operation has happened, None = any may.
+    reports. `signals` = it completes a barrier, at one of `offsets` of shared memory; none = it is
+    not known which. `blocks` are the blocks that must not end before the operation has happened,
+    None = any may.
     """
 
     perform: Callable[[], None]
@@ -34,6 +35,7 @@ class Operation:
     order: Hashable = None
     blocks: Array | None = None
     signals: bool = False
+    offsets: frozenset[int] = frozenset()
     done: bool = False
 
 
@@ -65,16 +67,21 @@ class Asynchronous:
                     self._perform(earlier)
         self._perform(operation)
 
-    def complete_one(self) -> bool:
-        """Make one more operation happen, as nothing else can; false when there is none."""
+    def complete_one(self, awaited: Set[int] = frozenset()) -> bool:
+        """Make one more operation happen, as nothing else can; false when there is none.
+
+        `awaited` are the places of the barriers that somebody waits for.
+        """
         if not self.pending:
             return False
         if isinstance(self.completion, int):
             self.complete(self._random.choice(self.pending))
         else:
-            # Only what completes a barrier can let someone go on; the rest stays as late as it can.
-            signalling = (o for o in self.pending if o.signals)
-            self.complete(next(signalling, self.pending[0]))
+            # Only what completes a barrier that is waited for can let someone go on; the rest stays
+            # as late as it can.
+            signalling = [o for o in self.pending if o.signals]
+            wanted = [o for o in signalling if not o.offsets or o.offsets & awaited]
+            self.complete((wanted or signalling or self.pending)[0])
         return True
 
     def tick(self) -> bool:

@@ -195,6 +195,7 @@ def issue_load(transfer: Transfer, barrier_rows: Array, barrier_offsets: Array) 
 
     operation = transfer.operation(perform)
     operation.signals = True
+    operation.offsets = frozenset(barrier_offsets.tolist())
     if m.guard is not None:
         m.guard.begin_write(operation, transfer.lanes, chunks)
         m.guard.require_shown(transfer.lanes, barrier_rows, barrier_offsets)

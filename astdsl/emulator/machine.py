@@ -40,7 +40,8 @@ class Condition:
 
     `ready(m, lanes)` says for each lane whether it may go on; `describe` says for the first of the
     lanes what it waits for (barrier, phase, arrivals missing); `resume` runs on lanes that go on.
-    With `again` they execute the instruction again instead of going on to the next.
+    With `again` they execute the instruction again instead of going on to the next. `awaits` gives
+    the places in shared memory of the mbarriers that they wait for.
     """
 
     ready: Callable[[Machine, Lanes], BoolArray]
@@ -48,6 +49,7 @@ class Condition:
     resume: Callable[[Machine, Lanes], None] | None = None
     passed: Callable[[Machine, Lanes], None] | None = None
     again: bool = False
+    awaits: Callable[[Machine, Lanes], set[int]] | None = None
 
 
 @dataclass(slots=True, eq=False)
@@ -272,7 +274,7 @@ class Machine:
         while not self._ready:
             if not self._blocked:
                 return None
-            if not self.asynchronous.complete_one():
+            if not self.asynchronous.complete_one(self._awaited()):
                 self._resume()
                 if self._ready:
                     break
@@ -288,6 +290,14 @@ class Machine:
         best = eager[self._choose(eager)]
         ready.remove(best)
         return best
+
+    def _awaited(self) -> set[int]:
+        """Return the places of the mbarriers that blocked lanes wait for."""
+        found: set[int] = set()
+        for group in self._blocked:
+            if group.condition is not None and group.condition.awaits is not None:
+                found |= group.condition.awaits(self, group.lanes)
+        return found
 
     def _next_of_polling(self) -> Group:
         """Everyone polls: let something happen, then take the one that has waited longest."""

@@ -37,7 +37,7 @@ from astdsl import (
     wgmma_wait,
     zeros,
 )
-from astdsl.errors import UnsupportedFeature, WrongTarget
+from astdsl.errors import DeviceError, UnsupportedFeature, WrongTarget
 from tests.witnesses import agree
 
 RANDOM = np.random.default_rng(16)
@@ -191,3 +191,20 @@ def test_a_memory_warp_feeds_two_warpgroups_that_multiply() -> None:
     found = agree(specialised, lambda: (a, b), targets=("sm_90a",))
     assert np.array_equal(found, a.astype(np.float32) @ b.astype(np.float32))
     assert specialised.lower(a, b, target="sm_90a").resources.messages == ()
+
+
+@kernel(check=False)
+def waits_for_one_copy(a: In[f16, "64 64"], b: In[f16, "64 64"], o: Out[f32, "64 64"], *, one):
+    left, right, arrived = SMEM((64, 64), f16), SMEM((64, 64), f16), Barrier(num_barriers=2)
+    copy_gmem_to_smem(a.at[...], left, arrived[0])
+    copy_gmem_to_smem(b.at[...], right, arrived[1])
+    barrier_wait(arrived[one])
+    acc = ACC((64, 64))
+    wgmma(acc, left, right)
+    o[...] = acc[...]
+
+
+@pytest.mark.parametrize("one", [0, 1])
+def test_a_wait_for_the_other_copy_is_not_enough_on_the_emulator(one: int) -> None:
+    with pytest.raises(DeviceError, match=r"while the TMA load .* is still writing it"):
+        waits_for_one_copy.on("emulator", target="sm_90a")(A, B, one=one)

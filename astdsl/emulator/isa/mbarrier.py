@@ -217,8 +217,11 @@ def prepare_try_wait(ops: Operands) -> Control:
     def resume(m: Machine, lanes: Lanes) -> None:
         write(m, lanes, np.True_)
 
+    def awaits(m: Machine, lanes: Lanes) -> set[int]:
+        return set(np.unique(place(m, lanes)[1]).tolist())
+
     learn = _learner(place)
-    condition = Condition(ready, describe, resume, learn)
+    condition = Condition(ready, describe, resume, learn, awaits=awaits)
 
     def execute(m: Machine, lanes: Lanes) -> Lanes:
         passed = ready(m, lanes)
