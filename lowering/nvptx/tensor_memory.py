@@ -94,7 +94,7 @@ def _places(
     taken = {value for groups in regions for group in groups for value in group}
     places: dict[Value, int] = {}
     used = 0
-    alone = [[(value,)] for value in columns if value not in taken]
+    alone: list[list[tuple[Value, ...]]] = [[(value,)] for value in columns if value not in taken]
     for groups in (*alone, *regions):
         ends = []
         for group in groups:
