@@ -61,7 +61,7 @@ WAIT_{name}:
 """
 
 
-def wait(barrier: str, parity: int, name: str = "a") -> str:
+def wait(barrier: str, parity: int | str, name: str = "a") -> str:
     """Return a loop that waits for a phase."""
     return WAIT.format(barrier=barrier, parity=parity, name=name)
 

@@ -76,4 +76,4 @@ def test_part_of_a_warp_cannot_load_a_matrix() -> None:
       ldmatrix.sync.aligned.m8n8.x1.shared.b16 {%r4}, [%r2]; OUT: bar.sync 0;"""
     with pytest.raises(DeviceFault) as error:
         run(module(START + body, ["u64"] * 2, REGISTERS), "k", (1,), (32,), args)
-    assert error.value.code == "E210"
+    assert error.value.code == "E214"

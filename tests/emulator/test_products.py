@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -13,7 +15,8 @@ from astdsl.emulator.matrix import ONE_THREAD, _tile, multiply
 def test_tiles_of_a_product_make_the_product(shape: tuple[int, ...], dtype: type) -> None:
     n, m, columns, k = shape
     random = np.random.default_rng(0)
-    a, b = (random.integers(-4, 5, (n, extent, k)).astype(dtype) for extent in (m, columns))
+    a: Any = random.integers(-4, 5, (n, m, k)).astype(dtype)
+    b: Any = random.integers(-4, 5, (n, columns, k)).astype(dtype)
     assert np.array_equal(multiply(a, b), np.matmul(a, b.transpose(0, 2, 1)))
 
 
