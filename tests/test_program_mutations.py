@@ -18,15 +18,16 @@ from tests.mutation.subjects import ALSO, SUBJECTS, Subject, kernels_of_the_repo
 from tests.mutation.trial import Run, Verdict, compare
 
 ROOT = Path(__file__).resolve().parent.parent
-# Kernels that are shown because they are refused.
-WRONG = {
+# Kernels that are shown because they are refused, and one whose offsets are no random numbers.
+LEFT_OUT = {
+    "examples/grouped_matmul.py:grouped_matmul",
     "examples/tutorial/02_reduction.py:sum0_unwritten",
     "examples/tutorial/02_reduction.py:sum0_outermost",
 }
 
 
 def test_every_kernel_of_the_repository_is_mutated() -> None:
-    assert set(kernels_of_the_repository()) - WRONG == {subject.name for subject in SUBJECTS}
+    assert set(kernels_of_the_repository()) - LEFT_OUT == {subject.name for subject in SUBJECTS}
 
 
 def test_the_other_kernels_are_where_they_are_said_to_be() -> None:

@@ -315,6 +315,7 @@ class Launch:
         except ZeroDivisionError:
             raise BadArgument(
                 "the number of blocks divides by 0 for these arguments",
+                *(argument.where.place for argument in self._arguments[:1]),
                 help="a block size or a count that the grid depends on is 0",
             ) from None
 

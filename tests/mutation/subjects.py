@@ -30,6 +30,8 @@ class Subject:
     arrays: tuple[Geometry, ...]
     outputs: tuple[Geometry, ...]
     edits: tuple[tuple[str, str], ...] = ()
+    # Whether the shapes of the outputs do not follow from the inputs'.
+    needs_outputs: bool = False
 
     @property
     def name(self) -> str:
@@ -103,7 +105,29 @@ SUBJECTS = (
     Subject(_DOUBLE, "increment_by_hand", (_TALL,), (_TALL,), _HALF_ROWS),
     Subject("bench/kernels.py", "add", (_IMAGE, _IMAGE), (_IMAGE,), _SMALL_BENCH),
     Subject("bench/kernels.py", "matmul", _MATRICES, (_PRODUCT,), _SMALL_PRODUCT),
-)
+    Subject(
+        "examples/convolution.py", "convolve", (_TABLE, ("f4", (3, 3))), (("f4", (5, 15)),),
+        needs_outputs=True,
+    ),
+    Subject("examples/embedding.py", "embed", (_TABLE, ("i4", (20,))), (("f4", (20, 30)),)),
+    Subject(
+        "examples/embedding.py", "embed_backward", (("f4", (20, 30)), ("i4", (20,))), (_TABLE,),
+        needs_outputs=True,
+    ),
+    Subject(
+        "examples/histogram.py", "histogram", (("i4", (300,)),), (("i4", (8,)),),
+        (("b=512, n=8", "b=64, n=2"),), needs_outputs=True,
+    ),
+    Subject(
+        "examples/split_k.py", "split_k", _MATRICES, (_PRODUCT,),
+        (("bk=64, steps=8", "bk=16, steps=2"),),
+    ),
+    Subject(
+        "examples/top_k.py", "top_k", (_TABLE,), (("f4", (9, 3)), ("i4", (9, 3))),
+        (("bn=512", "bn=32"),), needs_outputs=True,
+    ),
+    Subject("examples/transpose.py", "transpose", (_IMAGE,), (("f4", (40, 20)),)),
+)  # fmt: skip
 # Kernels beside these, in roles written by hand and from the library: `--also`.
 _WIDE: Geometry = ("f4", (128, 64))
 _KEYS: Geometry = ("f2", (1, 2, 40, 32))
