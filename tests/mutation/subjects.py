@@ -126,6 +126,10 @@ SUBJECTS = (
         "examples/top_k.py", "top_k", (_TABLE,), (("f4", (9, 3)), ("i4", (9, 3))),
         (("bn=512", "bn=32"),), needs_outputs=True,
     ),
+    Subject(
+        "bench/kernels.py", "matmul_of_rows", (("f2", (70, 40)), ("f2", (20, 40))), (_PRODUCT,),
+        _SMALL_PRODUCT, needs_outputs=True,
+    ),
     Subject("examples/transpose.py", "transpose", (_IMAGE,), (("f4", (40, 20)),)),
 )  # fmt: skip
 # Kernels beside these, in roles written by hand and from the library: `--also`.
