@@ -92,13 +92,13 @@ def pieces(op: ops.Copy, layout: BufferLayout) -> Split:
     box = _box(extents, layout, len(order))
     counts = [-(-extent // b) for extent, b in zip(extents, box, strict=True)]
     _check_boxes(op, layout, box, math.prod(counts))
-    found = []
+    found: list[Piece] = []
     for numbers in itertools.product(*map(range, counts)):
         moves = tuple(n * b for n, b in zip(numbers, box, strict=True))
         place = dict(zip(layout.order, moves, strict=False))
         offset = layout.offset_bytes([place.get(a, 0) for a in range(len(layout.shape))])
-        assert offset % PLAIN_ALIGN_BYTES == 0, f"a box at offset {offset}"
         found.append(Piece(moves, offset))
+    _check_places(op, found)
     bytes_each = math.prod(box) * layout.dtype.bytes
     key = (tuple(axes), tuple(box), layout.swizzle_bytes)
     return Split(key, tuple(found), bytes_each * len(found))
@@ -107,23 +107,32 @@ def pieces(op: ops.Copy, layout: BufferLayout) -> Split:
 def _check_boxes(op: ops.Copy, layout: BufferLayout, box: list[int], count: int) -> None:
     """Refuse memory that TMA cannot fill."""
     row_bytes = box[0] * layout.dtype.bytes
-    box_bytes = math.prod(box) * layout.dtype.bytes
     most = MOST_STATED_PIECES if layout.is_stated else MOST_PIECES
     wrong = {
         f"its rows are of {row_bytes} bytes, and TMA copies multiples of {TMA_ROW_MULTIPLE_BYTES}":
         row_bytes % TMA_ROW_MULTIPLE_BYTES or not layout.has_rows,
-        f"its parts are of {box_bytes} bytes, and TMA writes at multiples of {PLAIN_ALIGN_BYTES}":
-        count > 1 and box_bytes % PLAIN_ALIGN_BYTES,
         f"it takes {count} boxes of {box}, {most} is the most": count > most,
     }  # fmt: skip
     for said, holds in wrong.items():
         if holds:
-            raise UnsupportedFeature(
-                f"a copy cannot fill or empty this memory: {said}",
-                (op.span, "the copy"),
-                help="leave the layout to the compiler, or take tiles of 8 rows of 128 bytes; "
-                "taller ones take fewer boxes",
-            )
+            raise _unsuited(op, said)
+
+
+def _check_places(op: ops.Copy, boxes: list[Piece]) -> None:
+    """Refuse memory in which a box would stand where TMA does not write."""
+    wrong = next((b.offset_bytes for b in boxes if b.offset_bytes % PLAIN_ALIGN_BYTES), 0)
+    if wrong:
+        said = f"a part begins at byte {wrong}, and TMA writes at multiples of {PLAIN_ALIGN_BYTES}"
+        raise _unsuited(op, said)
+
+
+def _unsuited(op: ops.Copy, said: str) -> UnsupportedFeature:
+    return UnsupportedFeature(
+        f"a copy cannot fill or empty this memory: {said}",
+        (op.span, "the copy"),
+        help="leave the layout to the compiler, or take tiles of 8 rows of 128 bytes; taller ones "
+        "take fewer boxes",
+    )
 
 
 def _box(extents: list[int], layout: BufferLayout, kept: int) -> list[int]:

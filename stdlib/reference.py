@@ -70,7 +70,7 @@ def _probabilities(q, k, v, causal):
     wide_k, wide_v = (np.repeat(x.astype(float), q.shape[1] // k.shape[1], axis=1) for x in (k, v))
     s = q.astype(float) @ wide_k.swapaxes(2, 3) * q.shape[-1] ** -0.5
     if causal:
-        s = np.where(np.tri(*s.shape[2:], dtype=bool), s, -np.inf)
+        s = np.where(np.tril(np.ones(s.shape[2:])) > 0, s, -np.inf)
     largest = s.max(axis=-1, keepdims=True)
     e = np.exp(s - largest)
     total = e.sum(axis=-1, keepdims=True)

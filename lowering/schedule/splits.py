@@ -76,7 +76,7 @@ class _Split:
     def first_of(cls, outer: ops.Pipeline, forms: Forms) -> _Split:
         """Return the first split pipeline in a body, checked. Errors: BadPipeline."""
         inner = next(op for op in outer.body.ops if _is_split(op))
-        assert isinstance(inner, ops.Pipeline)
+        assert isinstance(inner, ops.Pipeline), "only pipelines are split"
         _require_sums(inner)
         split = cls(outer, inner, forms)
         split.require_independent()

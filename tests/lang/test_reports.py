@@ -49,7 +49,7 @@ MISTAKES = {
     "misspelt_method": ["o[0, 0] = x[0:4, 0].summ()"],
     "misspelt_attribute": ["o[0, 0] = x.shap[0]"],
     "misspelt_option": ["with pipeline(M, stage=2) as i:", "    o[i, 0] = 1"],
-    "option_of_later": ["with pipeline(M, order=None) as i:", "    o[i, 0] = 1"],
+    "option_of_later": ["with pipeline(M, persistent=True) as i:", "    o[i, 0] = 1"],
     "no_axes": ["with pipeline() as i:", "    o[i, 0] = 1"],
     "stages": ["with pipeline(M, stages=0) as i:", "    o[i, 0] = 1"],
     "schedule": ['with pipeline(M, schedule="multistag") as i:', "    o[i, 0] = 1"],

@@ -7,13 +7,24 @@ lower, so the tests run it as a child.
 from __future__ import annotations
 
 import importlib
+import itertools
 import pkgutil
 import sys
 from collections.abc import Callable, Iterator
 from types import ModuleType
 
 from astdsl.lowering.nvptx import asm, libdevice, pipeline
-from astdsl.lowering.nvptx.asm import arith, barriers, control, copies, memory, tcgen05, warp, wgmma
+from astdsl.lowering.nvptx.asm import (
+    arith,
+    atomics,
+    barriers,
+    control,
+    copies,
+    memory,
+    tcgen05,
+    warp,
+    wgmma,
+)
 from astdsl.lowering.nvptx.asm.row import AsmRow
 from astdsl.lowering.nvptx.builder import Builder
 from astdsl.lowering.nvptx.intrinsics import every_signature
@@ -68,7 +79,24 @@ def made_rows() -> Iterator[AsmRow]:
     yield from (wgmma.wait(pending, ("float",) * count) for pending, count in WAITS)
     for type in ("half", "bfloat", "float", "double", "i16", "i32", "i64"):
         yield from (memory.guarded_load(type), memory.guarded_store(type))
+    yield from _atomics()
+    yield from map(atomics.guarded_words, (1, 2, 4))
     yield from _products()
+
+
+def _atomics() -> Iterator[AsmRow]:
+    operations = (
+        ("add.f32", "float"),
+        ("add.f64", "double"),
+        ("add.noftz.f16", "half"),
+        ("add.noftz.bf16", "bfloat"),
+        ("max.s64", "i64"),
+        ("xor.b32", "i32"),
+        ("exch.b32", "i32"),
+        ("cas.b16", "i16"),
+    )
+    for (operation, type), is_shared in itertools.product(operations, (False, True)):
+        yield atomics.atomic(operation, type, is_shared=is_shared, order="acq_rel", scope="gpu")
 
 
 F16, BF16 = wgmma.Types("f32", "f16", "f16"), wgmma.Types("f32", "bf16", "bf16")

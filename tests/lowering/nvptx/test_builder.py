@@ -139,7 +139,7 @@ def test_a_place_in_shared_memory_is_an_address_ptx_can_use() -> None:
     module, builder = begin()
     builder.store(constant("float", 1), builder.shared(64), 4)
     builder.ret()
-    assert "[smem+64]" in ptx_of(module)
+    assert "[smem$+64]" in ptx_of(module)
 
 
 def test_only_shared_pointers_have_shared_addresses() -> None:
