@@ -26,7 +26,7 @@ from astdsl.lowering.schedule.protocol import check_protocol
 from astdsl.lowering.schedule.resets import drop_first_step_guards
 from astdsl.lowering.schedule.revisits import separate_revisits
 from astdsl.lowering.schedule.roles import choose_warpgroups
-from astdsl.lowering.schedule.splits import split_pipelines
+from astdsl.lowering.schedule.splits import refuse_splits, split_pipelines
 from astdsl.lowering.schedule.streams import stream_large_tiles, stream_whole_kernel
 from astdsl.lowering.schedule.view_windows import open_view_windows
 from astdsl.lowering.schedule.warpgroups import check_warpgroups, keep_apart
@@ -42,7 +42,9 @@ def schedule(module: Module, target: Target) -> Module:
     check_target(module, target)
     check_outputs(module)
     opened = hoist_assertions(open_view_windows(module))
-    if not module.warpgroups:
+    if module.warpgroups:
+        refuse_splits(module)
+    else:
         opened = stream_whole_kernel(split_pipelines(take_pipelines_out_of_branches(opened)))
     formed = form_launches(opened)
     # Streaming leaves the large loads behind without users.

@@ -51,6 +51,16 @@ def split_pipelines(module: Module) -> Module:
     return replace_body(module, body)
 
 
+def refuse_splits(module: Module) -> None:
+    """Refuse `split` in a kernel of warpgroups, which says itself what its blocks do."""
+    for op in filter(_is_split, walk(module.body)):
+        raise BadPipeline(
+            "`split` stands in a kernel that is written for warpgroups",
+            (op.span, ""),
+            help="leave `warpgroups=` out, or add partial sums up by `atomic_add`",
+        )
+
+
 def _launches(op: Op, forms: Forms) -> list[Op]:
     """Return the launches that an operation becomes, and their scratch."""
     made: list[Op] = []

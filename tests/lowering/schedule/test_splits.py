@@ -7,7 +7,21 @@ from typing import Any
 import numpy as np
 import pytest
 
-from astdsl import In, InOut, Out, cdiv, f16, f32, i32, kernel, parallel, pipeline, tile, zeros
+from astdsl import (
+    In,
+    InOut,
+    Out,
+    cdiv,
+    f16,
+    f32,
+    i32,
+    kernel,
+    parallel,
+    pipeline,
+    tile,
+    warpgroup_id,
+    zeros,
+)
 from astdsl.errors import BadPipeline, UnsupportedFeature
 from tests.witnesses import agree
 
@@ -170,7 +184,18 @@ def kernels_that_are_refused() -> list[tuple[Any, str]]:
                 total += x[i, k]
             o[i] = total
 
+    @kernel(warpgroups=2)
+    def of_warpgroups(x: In[f32, "M K"], o: Out[f32, "M"]):
+        M, K = x.shape
+        with parallel(M) as i:
+            if warpgroup_id() == 0:
+                total = f32(0)
+                with pipeline(K, split=2) as k:
+                    total += x[i, k]
+                o[i] = total
+
     return [
+        (of_warpgroups, "written for warpgroups"),
         (largest, "not only added to"),
         (outermost, "outermost pipeline"),
         (two_axes, "one axis"),
