@@ -112,6 +112,7 @@ from astdsl.lang.scans import cumsum, reduce, scan
 from astdsl.lang.shapes import (
     arange,
     broadcast_to,
+    broadcasted_iota,
     expand_dims,
     full,
     iota,
@@ -161,7 +162,8 @@ __all__ = [
     "__version__", "arange", "argmax", "argmin", "astype", "async_load_tmem", "async_store_tmem",
     "atomic_add", "atomic_and", "atomic_cas", "atomic_exchange", "atomic_max", "atomic_min",
     "atomic_or", "atomic_xor", "axis_index", "axis_size", "barrier_arrive", "barrier_test",
-    "barrier_wait", "bf16", "bitcast", "broadcast_to", "cdiv", "ceil", "clip", "commit_smem",
+    "barrier_wait", "bf16", "bitcast", "broadcast_to",
+    "broadcasted_iota", "cdiv", "ceil", "clip", "commit_smem",
     "commit_smem_to_gmem_group", "commit_tmem", "concat", "copy_gmem_to_smem", "copy_smem_to_gmem",
     "cos", "cumsum", "device", "devices", "dot", "ds", "emit_pipeline", "erf", "exp", "exp2",
     "expand_dims", "f4e2m1", "f8e4m3", "f8e5m2", "f8e8m0", "f16", "f32", "f64", "find_swizzle",

@@ -24,7 +24,6 @@ MISSING = {
     **dict.fromkeys(["emit_pipeline_warp_specialized"], _LOOP),
     "print_layout": _LAYOUT,
     "ClusterBarrier": "`Barrier` is for one block",
-    "broadcasted_iota": "`iota(shape, axis)` is the same, weak",
     "inline_ptx": "write it with the functions of astdsl",
 }
 

@@ -17,7 +17,7 @@ from astdsl.ir.dtypes import i32
 from astdsl.lang.elementwise import as_tile, expand, placed, sources
 from astdsl.lang.ragged import LOST, Edges, HalfSpace
 from astdsl.lang.tracing import emit, fault
-from astdsl.lang.values import Tile, as_operand, method, require_dtype
+from astdsl.lang.values import Literal, Tile, as_operand, method, require_dtype
 from astdsl.records import dataclass, field, replace
 
 
@@ -86,6 +86,13 @@ def _full(shape: object, value: object, dtype: object, what: str) -> Tile:
             help="`broadcast_to(x, shape)` repeats a tile",
         )
     wanted = operand.dtype if dtype is None else require_dtype(dtype, what)
+    number = operand.number if isinstance(operand, Literal) else None
+    if isinstance(number, float) and wanted.is_integer and not number.is_integer():
+        raise fault(
+            TypeMismatch,
+            f"{what} of {wanted} with {number} would drop fractions silently",
+            help="give a whole number: `int(v)` cuts off, `round(v)` rounds",
+        )
     return Tile(placed(operand, wanted, as_shape(shape, what)), dims=operand.dims)
 
 
@@ -122,6 +129,11 @@ def iota(shape: object, axis: object = 0, *, dtype: object = None) -> Tile:
     value = emit(ops.Iota, shape=extents, axis=along, dtype=i32).result
     bounds = (0, max(extents[along] - 1, 0))
     return _typed(Tile(value, weak=True, bounds=bounds, dims=frozenset()), dtype, "`iota`")
+
+
+def broadcasted_iota(dtype: object, shape: object, dimension: object) -> Tile:
+    """Return `iota(shape, dimension)` of a dtype, as JAX writes it. Source: jax.lax."""
+    return iota(shape, dimension, dtype=require_dtype(dtype, "`broadcasted_iota`"))
 
 
 def _typed(tile: Tile, dtype: object, what: str) -> Tile:

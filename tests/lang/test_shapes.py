@@ -109,6 +109,11 @@ def test_arange_counts_as_numpy_does(call: tuple[int, ...]) -> None:
     assert np.array_equal(found, np.arange(*call))
 
 
+def test_broadcasted_iota_is_iota_of_a_dtype() -> None:
+    found = computed(lambda t: astdsl.broadcasted_iota(f16, (2, 3), 1) + t[:, :, 0] * 0, DATA)
+    np.testing.assert_array_equal(found, np.broadcast_to(np.arange(3), (2, 3)))
+
+
 def test_iota_counts_along_one_axis() -> None:
     found = computed(lambda t: astdsl.iota((2, 3), 1) + t[:, :, 0] * 0, DATA)
     assert np.array_equal(found, np.broadcast_to(np.arange(3), (2, 3)))

@@ -123,6 +123,17 @@ def test_several_sums_and_several_split_pipelines() -> None:
     np.testing.assert_array_equal(o, x.sum(1, dtype=np.int32) * (1 + b))
 
 
+@kernel(warpgroups=2)
+def of_warpgroups(x: In[f32, "M K"], o: Out[f32, "M"]):
+    M, K = x.shape
+    with parallel(M) as i:
+        if warpgroup_id() == 0:
+            total = f32(0)
+            with pipeline(K, split=2) as k:
+                total += x[i, k]
+            o[i] = total
+
+
 def kernels_that_are_refused() -> list[tuple[Any, str]]:
     @kernel
     def largest(x: In[f32, "M K"], o: Out[f32, "M"]):
@@ -183,16 +194,6 @@ def kernels_that_are_refused() -> list[tuple[Any, str]]:
             with pipeline(K, split=2) as k:
                 total += x[i, k]
             o[i] = total
-
-    @kernel(warpgroups=2)
-    def of_warpgroups(x: In[f32, "M K"], o: Out[f32, "M"]):
-        M, K = x.shape
-        with parallel(M) as i:
-            if warpgroup_id() == 0:
-                total = f32(0)
-                with pipeline(K, split=2) as k:
-                    total += x[i, k]
-                o[i] = total
 
     return [
         (of_warpgroups, "written for warpgroups"),
