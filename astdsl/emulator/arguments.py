@@ -104,6 +104,9 @@ def _encode(variable: Variable, value: Any, number: int, memory: GlobalMemory) -
 
 
 def _number(variable: Variable, value: Any, number: int) -> bytes:
+    # LLVM declares a parameter of 16-bit floats as an array of bytes.
+    if isinstance(value, np.generic) and value.nbytes == size_bytes(variable):
+        return value.tobytes()
     scalar = TYPES[variable.type]
     if variable.is_array or scalar.count > 1:
         raise DeviceFault("E203", f"argument {number} needs {size_bytes(variable)} bytes")
@@ -112,9 +115,6 @@ def _number(variable: Variable, value: Any, number: int) -> bytes:
         width = f"f{scalar.bits // 8}"
         return np.asarray(value).astype(width).tobytes()
     if isinstance(value, np.generic):
-        data = value.tobytes()
-        if len(data) == scalar.bytes:
-            return data
         value = value.item()
     if scalar.kind == "f":
         return np.asarray(value, scalar.dtype).tobytes()
