@@ -6,6 +6,7 @@ promotion, broadcasting and raggedness are decided here and nowhere else.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -79,11 +80,29 @@ class Unary:
 
 
 def rounded(number: bool | int | float, dtype: DType) -> bool | int | float:
-    """Return the number as `dtype` holds it, rounded once to nearest even."""
+    """Return the number as `dtype` holds it, rounded once to nearest even.
+
+    To an integer a float goes towards zero and saturates, NaN gives 0, as in `astype`.
+    """
     if dtype.is_float:
         with np.errstate(over="ignore"):
-            return float(np.asarray(_near(float(number), dtype)).astype(dtype.numpy))
-    return bool(number) if dtype.kind == BOOL else int(number)
+            return float(np.asarray(_near(_double(number), dtype)).astype(dtype.numpy))
+    if dtype.kind == BOOL:
+        return bool(number)
+    if isinstance(number, int):
+        return number
+    if math.isnan(number):
+        return 0
+    low, high = integer_bounds(dtype)
+    return low if number < low else high if number > high else int(number)
+
+
+def _double(number: bool | int | float) -> float:
+    """Return the nearest double, infinity for integers that are too large."""
+    try:
+        return float(number)
+    except OverflowError:
+        return math.inf if number > 0 else -math.inf
 
 
 def _near(number: float, dtype: DType) -> float | np.float32:
@@ -99,6 +118,12 @@ def _near(number: float, dtype: DType) -> float | np.float32:
 
 def constant(number: bool | int | float, shape: tuple[int, ...], dtype: DType) -> Value:
     """Return a tile value with one number everywhere, rounded to `dtype`."""
+    require_fits(number, dtype)
+    return emit(ops.Constant, value=rounded(number, dtype), type=TileType(shape, dtype)).result
+
+
+def require_fits(number: bool | int | float, dtype: DType) -> None:
+    """Refuse a whole number that an integer dtype does not hold. Errors: TypeMismatch."""
     if dtype.is_integer and isinstance(number, int):
         low, high = integer_bounds(dtype)
         if not low <= number <= high:
@@ -107,7 +132,6 @@ def constant(number: bool | int | float, shape: tuple[int, ...], dtype: DType) -
                 f"{number} does not fit {dtype}",
                 help=f"{dtype} holds {low} to {high}; `x.astype(i64)` has room for more",
             )
-    return emit(ops.Constant, value=rounded(number, dtype), type=TileType(shape, dtype)).result
 
 
 def convert(x: Operand, dtype: DType) -> Value:

@@ -16,6 +16,7 @@ from astdsl.ir.dtypes import f4e2m1
 from astdsl.ir.types import GMEM as GLOBAL
 from astdsl.ir.types import SMEM as SHARED
 from astdsl.lang.branching import as_condition
+from astdsl.lang.elementwise import require_fits
 from astdsl.lang.indices import as_index, form_of, index_value
 from astdsl.lang.layouts import layout_cast
 from astdsl.lang.masks import filled
@@ -84,6 +85,7 @@ def _filled(ref: Ref, fill: object) -> Tile:
             f"`load` fills {ref.dtype} with the float {value}",
             help="fill with a whole number",
         )
+    require_fits(value.number, ref.dtype)
     return ref.read(value.number)
 
 
