@@ -23,6 +23,9 @@ from astdsl.emulator.scalars import Array, BoolArray
 _LOW_BITS = np.uint64((1 << 29) - 1)
 _HALFWAY = np.uint64(1 << 28)
 _TINY_F32 = 2.0**-125
+# Float32 bits: of 0.5, of the least normal float16, of 2^16 (float16 ends below), of infinity.
+_F32_HALF, _F32_NORMAL_F16 = np.uint32(0x3F000000), np.uint32(0x38800000)
+_F32_OVER_F16, _F32_INFINITY = 0x47800000, 0x7F800000
 _SPLITTER = 134217729.0  # 2^27 + 1 (Veltkamp)
 
 
@@ -140,6 +143,41 @@ def _directed(x: Array, nearest: Array, mode: str) -> Array:
     if mode == "rp":
         return np.where(up, np.nextafter(nearest, infinity), nearest)
     return np.where(down, np.nextafter(nearest, -infinity), nearest)
+
+
+def to_f16(x: Array) -> Array:
+    """Return float32 or float64 values as float16, rounded to nearest even, NaNs canonical.
+
+    As `astype`, which raises a flag of the host's for each value that underflows: that costs a
+    hundred times the conversion.
+    """
+    if x.dtype != np.float32 or not x.ndim:
+        narrow = np.asarray(x.astype(np.float16))
+        if narrow.ndim:
+            canonical_nan(narrow)
+        return narrow
+    bits = np.ascontiguousarray(x).view(np.uint32)
+    size = bits & np.uint32(0x7FFFFFFF)
+    largest = int(size.max(initial=0))
+    # Rebias the exponent and round the 13 bits that go; what is too large becomes infinity.
+    result = size >> np.uint32(13)
+    result &= np.uint32(1)
+    result += size
+    result += np.uint32(0xC8000FFF)
+    result >>= np.uint32(13)
+    if largest >= _F32_OVER_F16:
+        np.minimum(result, np.uint32(0x7C00), out=result)
+    small = size < _F32_NORMAL_F16
+    if small.any():
+        # The last bit of 0.5 + x is the last bit of a subnormal float16.
+        shifted = size.view(np.float32) + np.float32(0.5)
+        np.copyto(result, shifted.view(np.uint32) - _F32_HALF, where=small)
+    sign = bits >> np.uint32(16)
+    sign &= np.uint32(0x8000)
+    result |= sign
+    if largest > _F32_INFINITY:
+        result[size > _F32_INFINITY] = 0x7FFF
+    return result.astype(np.uint16).view(np.float16)
 
 
 def bf16_to_f32(bits: Any) -> Array:

@@ -16,7 +16,7 @@ import numpy as np
 from astdsl.emulator.asynchronous import Operation
 from astdsl.emulator.formats.fragments import wgmma_a_fragment, wgmma_d_fragment
 from astdsl.emulator.in_flight import Use
-from astdsl.emulator.matrix import accumulate, multiply, widen
+from astdsl.emulator.matrix import ELEMENT_BYTES, accumulate, multiply, widen
 from astdsl.emulator.tiles import SharedTile, read_tiles
 from astdsl.emulator.undefined import mark
 
@@ -163,10 +163,13 @@ def _d_positions(n: int, parts: int) -> Array:
 
 @lru_cache(maxsize=8)
 def _a_order(element_bits: int) -> Array:
-    """Return, for each element of A's tile in order, its place in [register, thread, part]."""
+    """Return, for each register of A's tile in order, its place in [register, thread].
+
+    A register holds neighbours of a row of the tile.
+    """
     fragment = wgmma_a_fragment(element_bits)
     depth = 8 * 32 // element_bits
-    return np.argsort((fragment.row * depth + fragment.column).reshape(-1))
+    return np.argsort((fragment.row * depth + fragment.column)[:, :, 0].reshape(-1))
 
 
 def a_from_registers(m: Machine, group: Warpgroup, places: tuple[Place, ...], name: str) -> Array:
@@ -174,7 +177,11 @@ def a_from_registers(m: Machine, group: Warpgroup, places: tuple[Place, ...], na
     rows, n_blocks = register_rows(places), len(group.rows)
     bank = m.views[32, "b32"]
     raw = bank[rows, group.lanes.sel] if group.lanes.contiguous else bank[rows][:, group.lanes.sel]
-    values = widen(np.ascontiguousarray(raw).view(np.uint8), name)
-    parts = values.shape[1] // raw.shape[1]
-    by_block = values.reshape(4, -1, n_blocks, parts).transpose(2, 0, 1, 3).reshape(n_blocks, -1)
-    return by_block[:, _a_order(32 // parts)].reshape(n_blocks, M_ROWS, -1)
+    by_thread = raw.reshape(-1, n_blocks)[_a_order(32 // _parts(name))]
+    by_block = np.ascontiguousarray(by_thread.T).reshape(n_blocks, M_ROWS, -1)
+    return widen(by_block.view(np.uint8), name)
+
+
+def _parts(name: str) -> int:
+    """Return how many elements of A a register holds."""
+    return 4 // ELEMENT_BYTES[name]

@@ -6,7 +6,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from astdsl.emulator import small_floats
+from astdsl.emulator import numerics, small_floats
 from tests.emulator.running import bits_of, evaluate, floats, same_bits
 
 N = 1024
@@ -249,3 +249,14 @@ def test_scale_exponents_widen_to_powers_of_two() -> None:
     values = got.view(ml_dtypes.bfloat16).astype(np.float64)
     assert values[:3].tolist() == [2.0, 1.0, 2.0**-126]
     assert np.isnan(values[3])
+
+
+def test_float32_is_rounded_to_float16_as_numpy_does() -> None:
+    # Every exponent, and around each halfway case: the low 13 bits go.
+    upper = np.arange(1 << 19, dtype=np.uint32)[:, None] << np.uint32(13)
+    bits = (upper | np.array([0, 1, 0xFFF, 0x1000, 0x1001, 0x1FFF], np.uint32)).reshape(-1)
+    values = bits.view(np.float32)
+    with np.errstate(all="ignore"):
+        expected = values.astype(np.float16).view(np.uint16)
+    expected[np.isnan(values)] = 0x7FFF
+    assert (numerics.to_f16(values).view(np.uint16) == expected).all()

@@ -79,15 +79,16 @@ def prepare_pack(ops: Operands) -> Execute:
 def _packing(ops: Operands, to_name: str, source_name: str) -> Execute:
     """`cvt.rnd.{f16x2,bf16x2}.f32 d, a, b`: a becomes the upper half."""
     to = ops.type(to_name.removesuffix("x2"))
-    convert = converter(ops, to, ops.type(source_name))
+    source = ops.type(source_name)
+    convert = converter(ops, to, source)
     upper, lower = (ops.source(arg, source_name) for arg in ops.args[1:3])
     write = ops.destination(ops.args[0], to_name)
 
     def execute(m: Machine, lanes: Lanes) -> None:
-        both = np.empty((lanes.n, 2), to.dtype)
-        both[:, 0] = convert(lower(m, lanes))
-        both[:, 1] = convert(upper(m, lanes))
-        write(m, lanes, both)
+        both = np.empty((lanes.n, 2), source.dtype)
+        both[:, 0] = lower(m, lanes)
+        both[:, 1] = upper(m, lanes)
+        write(m, lanes, convert(both))
 
     return execute
 
@@ -211,6 +212,8 @@ def _encoder(ops: Operands, to: Scalar, source: Scalar) -> Convert:
         if source.bits < 64:
             return lambda value: numerics.f32_to_bf16(value.astype(np.float32), mode)
         return lambda value: numerics.f64_to_bf16(value, mode)
+    if to.name == "f16" and mode == "rn":
+        return numerics.to_f16
     flush = ops.has("ftz") and to.name == "f32"
     widening = to.bits >= source.bits and source.kind == "f"
 
