@@ -76,6 +76,16 @@ def check_outputs(module: Module) -> None:
     check(module)
 
 
+def check_launches(module: Module) -> None:
+    """Refuse, for a device that runs the typed IR, pipelines that no device could launch.
+
+    Raises BadPipeline, ParallelConflict and UnsupportedFeature.
+    """
+    from astdsl.lowering.schedule.kernel import check_launches as check
+
+    check(module)
+
+
 def place_assertions(module: Module) -> Module:
     """Move the assertions that the host checks out of blocks; the others are the device's."""
     from astdsl.lowering.schedule.assertions import hoist_assertions

@@ -221,7 +221,10 @@ class Kernel:
         call = resolve(method.callee(receiver), args, kwargs)
         program = method.programs.get(call.request)
         name = backend.check_target(target or backend.needed_target(program.module))
-        launch = prepare(call, program, find_device(device), name)
+        chosen = find_device(device)
+        if not chosen.needs_ptx:
+            program.check_launches()
+        launch = prepare(call, program, chosen, name)
         if len(method.launches) >= MAX_LAUNCHES:
             method.launches.clear()
         method.launches[key] = (program, launch)

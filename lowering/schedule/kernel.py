@@ -6,6 +6,7 @@ has changed.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 
 from astdsl.ir import ops
@@ -20,7 +21,7 @@ from astdsl.lowering.schedule.branches import take_pipelines_out_of_branches
 from astdsl.lowering.schedule.build import Maker
 from astdsl.lowering.schedule.hazards import order_accesses
 from astdsl.lowering.schedule.held import hold_outputs
-from astdsl.lowering.schedule.launches import form_launches
+from astdsl.lowering.schedule.launches import SerialPipeline, form_launches
 from astdsl.lowering.schedule.outputs import check_outputs, starting_unwritten
 from astdsl.lowering.schedule.protocol import check_protocol
 from astdsl.lowering.schedule.resets import drop_first_step_guards
@@ -41,15 +42,26 @@ def schedule(module: Module, target: Target) -> Module:
     """Return the module with its pipelines turned into launches, phases, copies and waits."""
     check_target(module, target)
     check_outputs(module)
+    formed = _formed(module)
+    # Streaming leaves the large loads behind without users.
+    streamed = eliminate_dead_code(_each_launch(formed, stream_large_tiles))
+    return _each_launch(streamed, lambda launch: _schedule_launch(launch, streamed, target))
+
+
+def check_launches(module: Module) -> None:
+    """Refuse pipelines of which no launches can be made, whatever the target."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", SerialPipeline)
+        _formed(module)
+
+
+def _formed(module: Module) -> Module:
     opened = hoist_assertions(open_view_windows(module))
     if module.warpgroups:
         refuse_splits(module)
     else:
         opened = stream_whole_kernel(split_pipelines(take_pipelines_out_of_branches(opened)))
-    formed = form_launches(opened)
-    # Streaming leaves the large loads behind without users.
-    streamed = eliminate_dead_code(_each_launch(formed, stream_large_tiles))
-    return _each_launch(streamed, lambda launch: _schedule_launch(launch, streamed, target))
+    return form_launches(opened)
 
 
 def _each_launch(module: Module, change: Callable[[ops.Launch], ops.Launch]) -> Module:

@@ -207,10 +207,11 @@ def kernels_that_are_refused() -> list[tuple[Any, str]]:
     ]
 
 
+@pytest.mark.parametrize("device", ["reference", "emulator"])
 @pytest.mark.parametrize(("refused", "message"), kernels_that_are_refused())
-def test_what_cannot_be_split_is_refused(refused: Any, message: str) -> None:
+def test_what_cannot_be_split_is_refused(refused: Any, message: str, device: str) -> None:
     with pytest.raises(BadPipeline, match=message) as caught:
-        refused.on("emulator")(np.ones((4, 8), np.float32))
+        refused.on(device)(np.ones((4, 8), np.float32))
     assert caught.value.places
     assert caught.value.help
 
