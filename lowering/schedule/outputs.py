@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import combinations
+from math import gcd
 
 from astdsl.errors import OverlappingWindows, ScatteredAccumulation, UnwrittenRead
 from astdsl.ir import ops
@@ -151,9 +152,14 @@ def _covers(store: ops.Store, read: ops.Window, forms: Forms) -> bool:
 
 
 def _disjoint(a: ops.Window, b: ops.Window, forms: Forms) -> bool:
-    for x, y, n, m in zip(a.starts, b.starts, extents(a), extents(b), strict=True):
+    sides = zip(a.starts, b.starts, extents(a), extents(b), a.steps, b.steps, strict=True)
+    for x, y, n, m, step, other in sides:
         apart = forms[y] - forms[x]
-        if apart.is_constant and (apart.constant >= n or -apart.constant >= m):
+        if not apart.is_constant:
+            continue
+        # Steps that share a divisor keep windows apart that do not start at its multiples.
+        interleaved = apart.constant % gcd(step, other)
+        if interleaved or apart.constant >= n or -apart.constant >= m:
             return True
     return False
 
