@@ -529,3 +529,30 @@ def test_what_the_language_refuses_is_refused_on_every_device(device: str) -> No
         scattered.on(device)(np.ones((3, 32), np.float32))
     with pytest.raises(UnwrittenRead):
         unwritten.on(device)(np.ones(8, np.float32))
+
+
+@pytest.mark.parametrize("device", ["reference", "emulator"])
+def test_an_output_behind_an_optional_array_may_have_the_default_none(device: str) -> None:
+    @kernel
+    def shifted(x: In[f32, "N"], by: In[f32, "N"] | None = None, o: Out[f32, "N"] = None):
+        o[...] = x[...] if by is None else x[...] + by[...]
+
+    x = np.ones(8, np.float32)
+    assert shifted.on(device)(x).tolist() == [1] * 8
+    assert shifted.on(device)(x, x).tolist() == [2] * 8
+    o = np.zeros(8, np.float32)
+    assert shifted.on(device)(x, None, o) is o
+    assert o.tolist() == [1] * 8
+
+
+def test_a_number_in_the_place_of_an_output_is_named() -> None:
+    @kernel
+    def scaled(x: In[f32, "N"], o: Out[f32, "N"], by: f32):
+        o[...] = x[...] * by
+
+    x = np.ones(8, np.float32)
+    with pytest.raises(BadArgument, match="`scaled` needs `by`") as caught:
+        scaled(x, 2.0)
+    assert "2.0 was passed as the output `o`" in caught.value.help
+    assert scaled(x, by=2.0).tolist() == [2] * 8
+    assert scaled(x, None, 2.0).tolist() == [2] * 8

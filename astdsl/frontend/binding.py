@@ -8,6 +8,7 @@ from __future__ import annotations
 import ctypes
 import math
 from collections.abc import Callable, Mapping, Sequence
+from numbers import Number
 from typing import Any
 
 import numpy as np
@@ -98,10 +99,23 @@ def _fill_defaults(signature: Signature, bound: Bound) -> None:
             raise BadArgument(
                 f"`{signature.name}` needs `{p.name}`",
                 p.place,
-                help=f"pass it by position, or by name: `{p.name}=...`",
+                help=_how_to_pass(signature, bound, p),
             )
         if p.spec is not None and p.name in bound.given and bound.given[p.name] is None:
             _check_none(p, bound)
+
+
+def _how_to_pass(signature: Signature, bound: Bound, missing: Parameter) -> str:
+    """Say how a parameter is passed; a number may have taken the place of an output before it."""
+    outputs = [p for p in signature.params if p.spec is not None and p.spec.role == "out"]
+    for p in outputs:
+        value = bound.given.get(p.name)
+        if isinstance(value, Number):
+            return (
+                f"{value!r} was passed as the output `{p.name}`: pass an array or None there, or "
+                f"what comes after it by name, `{missing.name}=...`"
+            )
+    return f"pass it by position, or by name: `{missing.name}=...`"
 
 
 def _check_none(p: Parameter, bound: Bound) -> None:

@@ -235,7 +235,7 @@ def _parameter(parameter: inspect.Parameter, span: Span, annotations: _Annotatio
     if isinstance(found, ArraySpec):
         if found.problem is not None:
             raise BadSignature(found.problem.message, (span, ""), help=found.problem.help)
-        _check_array_default(name, span, default, optional)
+        _check_array_default(name, span, default, optional or found.role == OUT)
         return Parameter(name, span, found, None, default, optional)
     dtype = SCALARS.get(found) if isinstance(found, Hashable) else None
     if optional or (dtype is None and found is not MISSING and not isinstance(found, DType)):
