@@ -199,27 +199,32 @@ def _check_read(access: _Access, body: Block, forms: Forms) -> None:
     ]
     if _is_written(access, scope, revisits, forms):
         if others:
-            raise _scattered(access, others)
+            raise _scattered(access, others, body)
         return
     outer = _outermost(access, others, body)
     if others and _is_written(access, outer, [*others, *revisits], forms):
-        raise _scattered(access, others)
+        raise _scattered(access, others, body)
+    is_output = access.op.ref in body.args
     way_out = "write the window first (`if k == 0: out[...] = 0`), carry a tile"
-    if isinstance(access.op, ops.Indexed):
+    if isinstance(access.op, ops.Indexed) and is_output:
         way_out = 'give it an initial value (`Out[f32, "M N", 0]`), write it in a pipeline before'
+    last = "declare `InOut`" if is_output else "write it in an outermost pipeline before this one"
     raise UnwrittenRead(
         f"`{access.op.ref.hint}` is read here before this window is written",
-        (access.op.span, "an `Out` starts unwritten"),
-        help=f"{way_out}, or declare `InOut`",
+        (access.op.span, f"{'an `Out`' if is_output else '`GMEM`'} starts unwritten"),
+        help=f"{way_out}, or {last}",
     )
 
 
-def _scattered(access: _Access, others: list[_Axis]) -> ScatteredAccumulation:
+def _scattered(access: _Access, others: list[_Axis], body: Block) -> ScatteredAccumulation:
+    is_output = access.op.ref in body.args
     return ScatteredAccumulation(
         f"`{access.op.ref.hint}` is accumulated into again after other windows came between",
         (access.op.span, "this window comes back after others"),
         (others[0].owner.span, f"axis {others[0].name} does not move it"),
-        help="move that axis last, declare the output `InOut`, or use `atomic_add`",
+        help="move that axis last, declare the output `InOut`, or use `atomic_add`"
+        if is_output
+        else "move that axis last, or carry a tile",
     )
 
 
