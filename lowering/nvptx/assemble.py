@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import subprocess
 import tempfile
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from astdsl.lowering.target import Target
 
 _REGISTERS = re.compile(r"used (\d+) registers", re.IGNORECASE)
 _SPILLS = re.compile(r"(\d+) bytes spill stores, (\d+) bytes spill loads")
+_SPILLED = re.compile(r"(?i)function properties for (\w+)\s*\n.*, [1-9]\d* bytes spill loads")
 _STACK = re.compile(r"(\d+) bytes stack frame")
 _PTX_LINE = re.compile(r"line (\d+)")
 _ROUTINE = re.compile(
@@ -41,6 +43,8 @@ class Cubin:
     messages: tuple[str, ...]
     """What the assembler said beyond the costs: warnings, and notes with a code C75xx."""
     assembler: str
+    spilled: tuple[str, ...] = ()
+    """The entries that spill."""
 
 
 class RejectedPTX(AssertionError):
@@ -54,10 +58,30 @@ class RejectedPTX(AssertionError):
 def assemble(ptx: str, target: Target) -> Cubin:
     """Assemble PTX for a target: by ptxas if it is found, else by nvJitLink in this process.
 
-    Raises RejectedPTX for PTX that is wrong.
+    Where one more block would fit beside the others, the assembler spills a few registers for it.
+    Such an entry is assembled again with the promise of one block a multiprocessor (PTX ISA
+    11.4.4, ``.minnctapersm``), which leaves it every register. Raises RejectedPTX for PTX that is
+    wrong.
     """
+    cubin = _assemble_once(ptx, target)
+    promising = _promise_one_block(ptx, cubin.spilled)
+    if promising == ptx:
+        return cubin
+    again = _assemble_once(promising, target)
+    return again if again.spill_bytes < cubin.spill_bytes else cubin
+
+
+def _assemble_once(ptx: str, target: Target) -> Cubin:
     ptxas = find_tool("ptxas")
     return assemble_by_ptxas(ptx, target, ptxas) if ptxas else assemble_by_nvjitlink(ptx, target)
+
+
+def _promise_one_block(ptx: str, entries: Sequence[str]) -> str:
+    """Add the promise to some entries, unless they promise already."""
+    for name in entries:
+        head = rf"(\.entry {name}\([^)]*\)\n\.(?:max|req)ntid [^\n]*\n)(?!\.m)"
+        ptx = re.sub(head, r"\1.minnctapersm 1\n", ptx)
+    return ptx
 
 
 def assemble_by_ptxas(ptx: str, target: Target, ptxas: str) -> Cubin:
@@ -128,6 +152,7 @@ def _cubin(image: bytes, said: str, assembler: str) -> Cubin:
         stack_bytes=max((int(size) for size in _STACK.findall(said)), default=0),
         messages=tuple(line.strip() for line in said.splitlines() if _is_message(line)),
         assembler=assembler,
+        spilled=tuple(_SPILLED.findall(said)),
     )
 
 

@@ -41,8 +41,8 @@ def test_a_rejected_instruction_is_shown_with_its_line(ptx: str, way: str) -> No
         WAYS[way](wrong, SM_90A)
 
 
-@pytest.mark.parametrize("way", WAYS)
-def test_spills_are_counted(way: str) -> None:
+def spilling() -> str:
+    """Return a kernel with too few registers for what it holds."""
     module, builder = begin(bounds=LaunchBounds(threads=128, registers_per_thread=24))
     offsets = [i64(128 * place) for place in range(64)]
     base = element(builder, "y")
@@ -51,7 +51,56 @@ def test_spills_are_counted(way: str) -> None:
     for each, value in zip(offsets, reversed(values), strict=True):
         builder.store(value, builder.gep("float", base, each), 4)
     builder.ret()
-    assert WAYS[way](ptx_of(module), SM_90A).spill_bytes > 0
+    return ptx_of(module)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_spills_are_counted(way: str) -> None:
+    assert WAYS[way](spilling(), SM_90A).spill_bytes > 0
+
+
+@pytest.mark.parametrize(
+    ("bounds", "expected"),
+    [
+        (LaunchBounds(threads=128), ".maxntid 128\n.minnctapersm 1\n"),
+        (LaunchBounds(threads=128, blocks_per_multiprocessor=2), ".minnctapersm 2\n"),
+        (LaunchBounds(threads=128, registers_per_thread=24), ".maxnreg 24\n"),
+    ],
+)
+def test_an_entry_that_spills_is_assembled_again_with_every_register(
+    bounds: LaunchBounds, expected: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The assembler is made up: where it prefers spills to fewer blocks changes with versions."""
+    given: list[str] = []
+
+    def spills_beside_others(ptx: str, target: Target, ptxas: str) -> assemble.Cubin:
+        given.append(ptx)
+        alone = ".minnctapersm 1" in ptx
+        return assemble.Cubin(
+            image=b"",
+            registers=128,
+            spill_bytes=0 if alone else 8,
+            stack_bytes=0,
+            messages=(),
+            assembler=ptxas,
+            spilled=() if alone else ("k",),
+        )
+
+    monkeypatch.setattr(assemble, "find_tool", lambda name: name)
+    monkeypatch.setattr(assemble, "assemble_by_ptxas", spills_beside_others)
+    module, builder = begin(bounds=bounds)
+    builder.ret()
+    cubin = assemble.assemble(ptx_of(module), SM_90A)
+    assert expected in given[-1]
+    assert (cubin.spill_bytes == 0) == (".minnctapersm 1\n" in expected)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_the_entries_that_spill_are_named(way: str) -> None:
+    module, builder = begin(bounds=LaunchBounds(threads=128, registers_per_thread=24))
+    builder.ret()
+    assert WAYS[way](ptx_of(module), SM_90A).spilled == ()
+    assert WAYS[way](spilling(), SM_90A).spilled == ("k",)
 
 
 def test_a_dropped_instruction_leaves_a_message() -> None:
