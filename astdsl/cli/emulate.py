@@ -48,6 +48,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--arg", action="append", default=[], metavar="VALUE", help=ARGUMENT_HELP)
     parser.add_argument("--completion", default="late", help="late, early, or a seed")
     parser.add_argument("--order", default="min-pc", help="min-pc, max-pc, round-robin, or a seed")
+    parser.add_argument(
+        "--fp8-accumulate", default="exact", choices=("exact", "hardware"),
+        help="how `wgmma` sums FP8 products: %(default)s, or in the 14 bits that Hopper keeps",
+    )  # fmt: skip
     parser.add_argument("--no-check", action="store_true", help="do not look for hazards")
     parser.add_argument("--seed", type=int, default=0, help="of the random data (%(default)s)")
     parser.add_argument("--save", default="", metavar="FILE.npz", help="write the arrays after it")
@@ -67,6 +71,7 @@ def run(options: argparse.Namespace, screen: Screen) -> int:
             cluster=_extents(options, "cluster") if options.cluster else None,
             shared_bytes=options.shared, completion=_choice(options, "completion"),
             order=_choice(options, "order"), check=not options.no_check,
+            fp8_accumulate=options.fp8_accumulate,
         )  # fmt: skip
     except DeviceFault as fault:
         _complain(screen, fault)

@@ -8,16 +8,17 @@ from __future__ import annotations
 import hashlib
 from collections import OrderedDict
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 
 from astdsl.emulator.arguments import Unwritten, bind
 from astdsl.emulator.asynchronous import Completion
 from astdsl.emulator.constancy import Constancy
+from astdsl.emulator.faults import DeviceFault
 from astdsl.emulator.global_memory import GlobalMemory
 from astdsl.emulator.limits import Triple, check_launch, cluster_of, triple
-from astdsl.emulator.machine import Fences, Launch, Machine
+from astdsl.emulator.machine import Fences, Launch, Machine, Sums
 from astdsl.emulator.memory import Memory
 from astdsl.emulator.orders import Order
 from astdsl.emulator.program import Program, prepare
@@ -80,6 +81,7 @@ def run(
     uninitialised: Sequence[Array | Unwritten] = (),
     check: bool = True,
     strict: bool | None = None,
+    fp8_accumulate: Sums = "exact",
 ) -> None:
     """Run a kernel of a PTX text for a whole grid.
 
@@ -93,8 +95,12 @@ def run(
     an `Unwritten` keeps what this run wrote for the next.
     Without `check` hazards between threads are not looked for. `strict` says whether a missing
     `tcgen05.fence` or `fence.mbarrier_init` is a fault; by default it is one in programs that have
-    any of that kind, since some compilers leave them out. Raises `DeviceFault`.
+    any of that kind, since some compilers leave them out. With `fp8_accumulate="hardware"` the FP8
+    products of `wgmma` are summed in the 14 bits that Hopper keeps. Raises `DeviceFault`.
     """
+    if fp8_accumulate not in get_args(Sums):
+        text = f"fp8_accumulate is exact or hardware, not {fp8_accumulate!r}"
+        raise DeviceFault("E203", text)
     program = _PROGRAMS.get(ptx, kernel)
     memory = GlobalMemory()
     if check and program.loads_constants:
@@ -114,7 +120,7 @@ def run(
     while len(waiting):
         launch = Launch(
             grid3, block3, cluster3, waiting.launch(batch), completion, check, order,
-            program.fences if strict is None else Fences(strict, strict), waiting,
+            program.fences if strict is None else Fences(strict, strict), waiting, fp8_accumulate,
         )  # fmt: skip
         if reused is None or reused.n_blocks != len(launch.index[0]):
             reused = _Storage(program, launch, shared_bytes)

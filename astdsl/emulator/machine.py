@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import numpy as np
 
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 Stack = tuple[Hashable, ...]
+Sums = Literal["exact", "hardware"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -85,6 +86,7 @@ class Launch:
     order: Order = "min-pc"
     fences: Fences = field(default_factory=Fences)
     waiting: WaitingClusters | None = None
+    fp8_accumulate: Sums = "exact"
 
     @property
     def n_threads(self) -> int:

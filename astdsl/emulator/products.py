@@ -17,6 +17,7 @@ from astdsl.emulator.asynchronous import Operation
 from astdsl.emulator.formats.fragments import wgmma_a_fragment, wgmma_d_fragment
 from astdsl.emulator.in_flight import Use
 from astdsl.emulator.matrix import ELEMENT_BYTES, accumulate, multiply, widen
+from astdsl.emulator.short_sums import FP8, add_products
 from astdsl.emulator.tiles import SharedTile, read_tiles
 from astdsl.emulator.undefined import mark
 
@@ -101,10 +102,11 @@ class Product:
     def _perform(self) -> None:
         m, kind = self.m, self.kind
         a, b = self._a_values(), self._b_values()
-        product = multiply(a, b)
-        if kind.sign < 0:
-            product = -product
-        self._add_to_registers(product)
+        if m.launch.fp8_accumulate == "hardware" and kind.a_type in FP8:
+            self._write(self._short_sum(kind.sign * a, b))
+        else:
+            product = multiply(a, b)
+            self._add_to_registers(-product if kind.sign < 0 else product)
         if m.guard is not None:
             m.guard.end(self.operation)
         for use in self.uses:
@@ -121,29 +123,59 @@ class Product:
             self.m, self.group.rows, [step.b for step in self.steps], self.kind.b_type
         )
 
+    def _short_sum(self, a: Array, b: Array) -> Array:
+        """Return the accumulator's registers after Hopper's sum of FP8 products."""
+        kind, n_rows = self.kind, len(self.group.rows)
+        dtype, positions = _ACCUMULATORS[kind.d_type], _d_positions(kind.n, kind.d_parts)
+        tile = np.zeros((M_ROWS * kind.n, n_rows), np.float32)
+        old = self._old()
+        if old is not None:
+            # [registers, threads, blocks, parts] to the order of `positions`.
+            spread = old.reshape(*positions.shape[:2], n_rows, kind.d_parts)
+            tile[positions] = spread.transpose(0, 1, 3, 2)
+        tiles = np.ascontiguousarray(tile.T).reshape(n_rows, M_ROWS, kind.n)
+        total = add_products(tiles, a, b, (kind.a_type, kind.b_type))
+        return accumulate(None, self._fragment(total), dtype, saturate=False)
+
     def _add_to_registers(self, product: Array) -> None:
         """Add [blocks, 64, n] to the accumulator's registers, laid out as fragments."""
-        kind, m = self.kind, self.m
-        dtype = _ACCUMULATORS[kind.d_type]
-        n_rows = len(self.group.rows)
-        flat = np.ascontiguousarray(product.reshape(n_rows, -1).T)
-        fragment = flat[_d_positions(kind.n, kind.d_parts)]  # [registers, threads, parts, blocks]
-        fragment = fragment.transpose(0, 1, 3, 2).reshape(len(self.d_places), -1, kind.d_parts)
-        bank = m.views[32, "b32"]
-        registers = register_rows(self.d_places)
-        where: tuple[Any, Any] = registers, self.group.lanes.sel
-        if not self.group.lanes.contiguous and not isinstance(registers, slice):
-            where = registers[:, None], self.group.lanes.index
-        old: Array | None = None
-        if self.keeps.any():
-            old = np.ascontiguousarray(bank[where]).view(dtype).reshape(fragment.shape)
-            if not self.keeps.all():
-                old = np.where(np.tile(self.keeps, old.shape[1] // n_rows)[:, None], old, 0)
-        new = accumulate(old, fragment, dtype, kind.saturate)
-        bank[where] = new.reshape(len(self.d_places), -1).view(np.uint32)
+        kind = self.kind
+        fragment, dtype = self._fragment(product), _ACCUMULATORS[kind.d_type]
+        self._write(accumulate(self._old(), fragment, dtype, kind.saturate))
+
+    def _fragment(self, tile: Array) -> Array:
+        """Return a tile [blocks, 64, n] as registers hold it: [registers, lanes, parts]."""
+        parts = self.kind.d_parts
+        flat = np.ascontiguousarray(tile.reshape(len(self.group.rows), -1).T)
+        fragment = flat[_d_positions(self.kind.n, parts)]  # [registers, threads, parts, blocks]
+        return fragment.transpose(0, 1, 3, 2).reshape(len(self.d_places), -1, parts)
+
+    def _old(self) -> Array | None:
+        """Return what the accumulator holds, [registers, lanes, parts]; None where it starts."""
+        if not self.keeps.any():
+            return None
+        raw = np.ascontiguousarray(self.m.views[32, "b32"][self._where()])
+        old = raw.view(_ACCUMULATORS[self.kind.d_type])
+        old = old.reshape(*raw.shape, self.kind.d_parts)
+        if not self.keeps.all():
+            threads = old.shape[1] // len(self.group.rows)
+            old = np.where(np.tile(self.keeps, threads)[:, None], old, 0)
+        return old
+
+    def _write(self, values: Array) -> None:
+        m = self.m
+        raw = np.ascontiguousarray(values).reshape(len(self.d_places), -1)
+        m.views[32, "b32"][self._where()] = raw.view(np.uint32)
         if m.undefined:
             for place in self.d_places:
                 mark(m, place, self.group.lanes, None)
+
+    def _where(self) -> tuple[Any, Any]:
+        """Return the index of the accumulator's registers, of this warpgroup's lanes."""
+        registers = register_rows(self.d_places)
+        if not self.group.lanes.contiguous and not isinstance(registers, slice):
+            return registers[:, None], self.group.lanes.index
+        return registers, self.group.lanes.sel
 
 
 def register_rows(places: tuple[Place, ...]) -> slice | Array:

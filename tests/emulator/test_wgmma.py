@@ -14,6 +14,7 @@ from astdsl.emulator.asynchronous import Completion
 from astdsl.emulator.formats.descriptors import MatrixDescriptor, encode_wgmma_descriptor
 from astdsl.emulator.formats.fragments import wgmma_a_fragment, wgmma_d_fragment
 from astdsl.emulator.formats.swizzle import Swizzle, swizzle
+from astdsl.emulator.machine import Sums
 from astdsl.emulator.mbarriers import LIMIT
 from tests.emulator.asm import faulting, fill, kernel
 
@@ -58,6 +59,7 @@ def launch(
     extra: Sequence[Any] = (),
     threads: int = 128,
     grid: int = 1,
+    fp8_accumulate: Sums = "exact",
 ) -> NDArray[Any]:
     """Fill shared memory with an image, run, and return each thread's registers, by block."""
     shared_bytes = -(-len(image) // 2048) * 2048
@@ -66,7 +68,8 @@ def launch(
     out = np.zeros((grid * threads, n_registers), np.uint32)
     code = BEGIN.format(fill=fill(shared_bytes)) + body + store_registers(registers(n_registers))
     ptx = kernel(code, ["u64", "u64", *["u64"] * len(extra)], shared_bytes=shared_bytes)
-    run(ptx, "k", (grid,), (threads,), [padded, out, *extra], completion=completion)
+    args = [padded, out, *extra]
+    run(ptx, "k", (grid,), (threads,), args, completion=completion, fp8_accumulate=fp8_accumulate)
     return out
 
 
