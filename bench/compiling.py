@@ -1,16 +1,21 @@
 """Time compiling from source to PTX and to a cubin, for sm_90a; Triton, if installed, beside it.
 
-Every timing makes the kernel anew: nothing is taken from a cache of compiled kernels. Run it on an
-idle machine: `python -m bench.compiling`.
+Every timing makes the kernel anew, but for the last row of each kernel nothing is taken from a cache
+of compiled kernels. Run it on an idle machine: `python -m bench.compiling`.
 """
 
 from __future__ import annotations
 
+import os
 import sys
-from collections.abc import Callable, Sequence
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
+from unittest import mock
 
 from astdsl import f16, f32, kernel, spec
+from astdsl.store import FOLDER_VARIABLE, SWITCH
 from bench import common, kernels, peers
 
 TARGET = "sm_90a"
@@ -31,14 +36,26 @@ def figures(repeats: int) -> list[common.Figure]:
         def lowered(function: Any = function, arguments: Any = arguments) -> Any:
             return kernel(function).lower(*arguments, target=TARGET)
 
-        to_ptx = common.least(lambda: lowered().ptx, repeats) * 1e3
-        to_cubin = common.least(lambda: lowered().cubin, repeats) * 1e3
+        with mock.patch.dict(os.environ, {SWITCH: "0"}):
+            to_ptx = common.least(lambda: lowered().ptx, repeats) * 1e3
+            to_cubin = common.least(lambda: lowered().cubin, repeats) * 1e3
+        with _own_folder():
+            kept = common.least(lambda: lowered().cubin, repeats) * 1e3
         found.append(common.Figure(f"{what}: source to PTX", to_ptx, "ms", ptx_limit_ms))
         found.append(common.Figure(f"{what}: source to cubin", to_cubin, "ms", cubin_limit_ms))
+        found.append(common.Figure(f"{what}: source to cubin, kept on disk", kept, "ms"))
     return found + [
         common.Figure(f"Triton, {what}: source to cubin", common.least(action, repeats) * 1e3, "ms")
         for what, action in peers.triton_compilations().items()
     ]
+
+
+@contextmanager
+def _own_folder() -> Iterator[None]:
+    """Keep compiled kernels in a folder of this process alone."""
+    with tempfile.TemporaryDirectory() as folder:
+        with mock.patch.dict(os.environ, {SWITCH: "1", FOLDER_VARIABLE: folder}):
+            yield
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
