@@ -7,13 +7,39 @@ from __future__ import annotations
 
 from typing import Any
 
-from astdsl.errors import BadWindow, TypeMismatch
+from astdsl.errors import BadWindow, TypeMismatch, did_you_mean
+from astdsl.lang.arith import cdiv
 from astdsl.lang.tracing import fault
+from astdsl.lang.values import UnknownAttribute
 from astdsl.lang.windows import Window, tile
 
 
-class Blocks:
+class Named:
+    """What has few attributes: another is refused with a way out, `way_out`."""
+
+    __slots__ = ()
+    what = ""
+    way_out = ""
+
+    def __repr__(self) -> str:
+        return self.what
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        known = [n for n in dir(type(self)) if not n.startswith("_")]
+        raise fault(
+            UnknownAttribute,
+            f"`{self.what}` has no attribute `{name}`",
+            help=did_you_mean(name, known) or self.way_out,
+        )
+
+
+class Blocks(Named):
     """A ref cut into blocks: indexed by one block number an axis."""
+
+    what = "blocks(...)"
+    way_out = "`blocks(bm, bn)[i, j]` reads a block, `blocks(bm, bn).at[i, j]` is one as a ref"
 
     __slots__ = ("ref", "sizes")
 
@@ -39,13 +65,21 @@ class Blocks:
         self.ref[self.key(key)] = value
 
     @property
+    def shape(self) -> tuple[Any, ...]:
+        """How many blocks there are along each axis, the last one perhaps in part."""
+        return tuple(cdiv(n, size) for n, size in zip(self.ref.shape, self.sizes, strict=True))
+
+    @property
     def at(self) -> BlocksAt:
         """`ref.blocks(bm, bn).at[i, j]` is a block as a ref."""
         return BlocksAt(self)
 
 
-class BlocksAt:
+class BlocksAt(Named):
     """What stands between `blocks.at` and its block numbers."""
+
+    what = "blocks(...).at"
+    way_out = "block numbers follow it: `blocks(bm, bn).at[i, j]`"
 
     __slots__ = ("blocks",)
 

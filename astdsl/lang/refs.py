@@ -22,7 +22,7 @@ from astdsl.ir.core import IN, Value
 from astdsl.ir.dtypes import DType
 from astdsl.ir.transforms import Transform
 from astdsl.ir.types import GMEM, TMEM
-from astdsl.lang.block_views import Blocks
+from astdsl.lang.block_views import Blocks, Named
 from astdsl.lang.elementwise import broadcast_shape, converted_to_target, rounded
 from astdsl.lang.indices import atom_of, form_of, index_value
 from astdsl.lang.ragged import NO_EDGES, ZERO, Edges, HalfSpace
@@ -463,12 +463,21 @@ class Ref:
         if name.startswith("__"):
             raise AttributeError(name)
         known = [n for n in dir(type(self)) if not n.startswith("_")]
-        close = did_you_mean(name, known)
+        way_out = did_you_mean(name, known)
+        if name in _JAX_UPDATES:
+            way_out = "memory changes in place: `ref[window] = v`, `ref[window] += v`"
         raise fault(
             UnknownAttribute,
             f"a ref has no attribute `{name}`",
-            help=close or f"methods of tiles need a tile: `{self.root.name}[...].{name}`",
+            help=way_out or f"methods of tiles need a tile: `{self.root.name}[...].{name}`",
         )
+
+    def __copy__(self) -> Ref:
+        return self
+
+    def __deepcopy__(self, memo: object) -> Ref:
+        # It names memory, which is the same for its copy.
+        return self
 
     def __len__(self) -> int:
         extent = self.shape[0] if self.order else 0
@@ -483,6 +492,10 @@ class Ref:
 
     def __bool__(self) -> bool:  # noqa: PLE0304  (it never returns)
         _refuse_operator(self)
+
+
+# What JAX writes behind `x.at[...]`, for arrays that never change.
+_JAX_UPDATES = frozenset({"set", "add", "subtract", "multiply", "divide", "power", "min", "max"})
 
 
 def _refuse_operator(ref: Ref, *others: object) -> NoReturn:
@@ -505,8 +518,11 @@ for _operator in OPERATORS:
     setattr(Ref, f"__{_operator}__", _refuse_operator)
 
 
-class At:
+class At(Named):
     """What stands between `ref.at` and its window."""
+
+    what = "ref.at"
+    way_out = "a window follows it: `ref.at[tile(i, 64)]`"
 
     __slots__ = ("ref",)
 

@@ -131,6 +131,13 @@ class Tile:
         dims = f"[{'x'.join(map(str, self.shape))}]" if self.shape else ""
         return f"{self.dtype.name}{dims}"
 
+    def __copy__(self) -> Tile:
+        return self
+
+    def __deepcopy__(self, memo: object) -> Tile:
+        # A tile never changes: it is its own copy, also inside of objects that Python copies.
+        return self
+
     def __format__(self, spec: str) -> str:
         numeric = spec[-1:].isalpha() and spec[-1] != "s"
         if numeric or "." in spec:
