@@ -153,6 +153,9 @@ class _Storage:
             self.local.reset()
             self.registers.undefined.clear()
         self.fresh = False
+        if launch.check:
+            for place in self.program.unwritten:
+                self.registers.undefined[place] = np.ones(len(self.thread), np.bool_)
         special = Specials(
             launch, self.thread, self.block_of, self.dynamic_bytes, self.shared.size_bytes
         )

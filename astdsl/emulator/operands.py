@@ -67,7 +67,8 @@ class Operands:
     """Resolves the operands of one instruction, which stands at a site.
 
     `reads` and `writes` collect the registers touched, for the tracking of undefined values;
-    `sensitive` those that must be defined (addresses, predicates of branches, ...).
+    `sensitive` those that must be defined (addresses, predicates of branches, ...), `holds` those
+    that an asynchronous instruction may read.
     """
 
     def __init__(self, instruction: Instruction, site: Site) -> None:
@@ -79,6 +80,7 @@ class Operands:
         self.reads: list[Place] = []
         self.writes: list[Place] = []
         self.sensitive: list[Place] = []
+        self.holds: list[Place] = []
 
     def refuse(self, what: str) -> Unsupported:
         """Return the error that refuses this instruction by name and line."""

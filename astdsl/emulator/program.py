@@ -15,6 +15,7 @@ from astdsl.emulator.isa import Control, Execute
 from astdsl.emulator.isa.families import lookup
 from astdsl.emulator.lanes import Lanes
 from astdsl.emulator.layout import Layout, lay_out
+from astdsl.emulator.liveness import Flow, unwritten
 from astdsl.emulator.machine import Fences, Machine
 from astdsl.emulator.operands import Operands, Site
 from astdsl.emulator.registers import Place
@@ -25,6 +26,10 @@ from astdsl.emulator.undefined import require_defined, tracked
 _ASYNCHRONOUS = ("mbarrier.", "cp.async.bulk", "cp.reduce.async.bulk", "wgmma.", "tcgen05.")
 
 
+# Instructions that divert lanes and say themselves whether what they write is undefined.
+_MARKING = (
+    "shfl.", "vote.", "match.", "redux.", "elect.", "mma.", "ldmatrix", "tcgen05.ld", "wgmma.",
+)  # fmt: skip
 # `bar` is `barrier` with `.aligned` (PTX ISA 9.7.13.1).
 _ALIGNED = ("bar.sync", "bar.red", "bar.arrive", "bar.cta.")
 
@@ -51,6 +56,7 @@ class Program:
     fences: Fences = field(default_factory=Fences)
     cancels_clusters: bool = False
     loads_constants: bool = False
+    unwritten: tuple[Place, ...] = ()
 
     def active(self, m: Machine, pc: int, lanes: Lanes) -> Lanes:
         """Return the lanes for which the instruction's guard predicate holds."""
@@ -75,13 +81,15 @@ def prepare(module: Module, kernel: str) -> Program:
         raise Unsupported(f"there is no kernel `{kernel}` in this PTX; its kernels: {entries}")
     layout = lay_out(module, function)
     program = Program(function, module.target, layout)
+    prepared: list[Operands] = []
     for each in layout.functions:
         start = layout.starts[each.name]
-        for instruction in each.instructions:
-            _append(program, Operands(instruction, Site(layout, each, start, len(program.steps))))
-        end = Site(layout, each, start, len(program.steps))
-        _append(program, Operands(_implied_return(each), end))
+        for instruction in (*each.instructions, _implied_return(each)):
+            site = Site(layout, each, start, len(program.steps))
+            prepared.append(Operands(instruction, site))
+            _append(program, prepared[-1])
     _cut(program)
+    program.unwritten = _unwritten(program, prepared)
     program.fences = Fences(_has(program, "tcgen05.fence"), _has(program, "fence.mbarrier_init"))
     program.cancels_clusters = _has(program, "clusterlaunchcontrol.try_cancel")
     program.loads_constants = _has(program, "ld.global.nc")
@@ -145,6 +153,40 @@ def _meets_other_blocks(ops: Operands) -> bool:
         return False
     flags = any(ops.has(word) for word in ("acquire", "relaxed", "volatile", "mmio"))
     return base in ("atom", "red") or (base == "ld" and flags)
+
+
+def _unwritten(program: Program, prepared: list[Operands]) -> tuple[Place, ...]:
+    """Return the kernel's registers that begin as undefined, as one may read them unwritten."""
+    left_alone = _padding(prepared)
+    flows = []
+    for pc, ops in enumerate(prepared):
+        surely = ops.writes if ops.instruction.predicate is None else ()
+        flows.append(Flow(frozenset(_read_by(ops)), frozenset(surely)))
+        if program.controls[pc] is not None and not ops.instruction.opcode.startswith(_MARKING):
+            left_alone.update(ops.writes)
+    kernel = program.layout.functions[0]
+    return tuple(place for place in unwritten(kernel, flows) if place not in left_alone)
+
+
+def _read_by(ops: Operands) -> set[Place]:
+    found = {*ops.reads, *ops.sensitive, *ops.holds}
+    if ops.instruction.predicate is not None:
+        found.add(ops.register_place(ops.instruction.predicate))
+    return found
+
+
+def _padding(prepared: list[Operands]) -> set[Place]:
+    """Return the registers that only fill up wider ones: never written, read to pack alone.
+
+    LLVM packs a value and nothing so, and takes the value out again.
+    """
+    packed: set[Place] = set()
+    other: set[Place] = set()
+    for ops in prepared:
+        packs = ops.instruction.opcode.startswith("mov.b") and ops.is_vector(ops.args[-1])
+        (packed if packs else other).update(_read_by(ops))
+        other.update(ops.writes)
+    return packed - other
 
 
 def _unreachable(m: Machine, lanes: Lanes) -> None:

@@ -1,9 +1,10 @@
 """Undefined values: which lanes of which registers hold bytes that nothing has written.
 
-They come from loads of unwritten or in-flight memory, flow through registers, and are reported
-where they matter: at an address, a predicate that decides a branch, a store to global memory, an
-operand of an asynchronous operation. Invariant: `m.undefined` has a mask only for registers with at
-least one undefined lane, so that a program without any pays one test an instruction.
+They come from loads of unwritten or in-flight memory and from registers that nothing has written
+(liveness.py), flow through registers, and are reported where they matter: at an address, a
+predicate that decides a branch, a store to global memory, an operand of an asynchronous operation.
+Invariant: `m.undefined` has a mask only for registers with at least one undefined lane, so that a
+program without any pays one test an instruction.
 """
 
 from __future__ import annotations
@@ -62,10 +63,10 @@ def undefined_fault(m: Machine, lanes: Lanes, mask: BoolArray, use: str) -> Devi
     """Return the fault of undefined values (in the lanes of the mask) that reach a use."""
     return m.fault(
         "E230",
-        "an undefined value (read from memory that was never written, or that an asynchronous copy"
-        f" is still writing) is used as {use}",
+        "an undefined value (of a register or of memory that was never written, or that an"
+        f" asynchronous copy is still writing) is used as {use}",
         int(lanes.index[np.argmax(mask)]),
-        help="write the memory before it is read, and wait for the copy that fills it",
+        help="write it before it is read, and wait for the copy that fills it",
     )
 
 

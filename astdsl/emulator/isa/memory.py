@@ -216,7 +216,7 @@ def prepare_store(ops: Operands) -> Execute:
     return execute
 
 
-@executes("cvta", tracks=True)
+@executes("cvta")
 def prepare_cvta(ops: Operands) -> Execute:
     """`cvta{.to}.space.size d, a`: between a state space and generic addresses."""
     ops.allow("to", *SPACES, "shared::cta", "shared::cluster", "param::entry")

@@ -185,6 +185,7 @@ def prepare_load(ops: Operands) -> Control:
     """`tcgen05.ld.sync.aligned.shape.xN{.pack::16b}.b32 r, [taddr]{, half-split}`."""
     split = ops.args[2] if len(ops.args) > 2 else None
     access = _Access(ops, ops.args[0], ops.args[1], split, "pack::16b")
+    ops.writes += access.places
     rows = register_rows(access.places)
 
     def body(m: Machine, lanes: Lanes) -> None:

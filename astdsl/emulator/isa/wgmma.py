@@ -26,7 +26,7 @@ from astdsl.emulator.matrix import ELEMENT_BYTES, INTEGERS
 from astdsl.emulator.products import M_ROWS, Product, ProductKind, Step, a_from_registers
 from astdsl.emulator.syntax import Immediate, Vector
 from astdsl.emulator.tiles import SharedTile, locate
-from astdsl.emulator.undefined import require_defined
+from astdsl.emulator.undefined import mark, require_defined
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -135,7 +135,8 @@ class _Instruction:
         self.b = ops.source(b, "b64")
         self.keeps = ops.source(ops.args[3], "pred")
         ops.sensitive += ops.reads
-        self.places = frozenset((*self.d, *self.a_registers))
+        ops.holds += [*self.d, *self.a_registers]
+        self.places = frozenset(ops.holds)
         self.transposes = _transposes(ops, bool(self.a_registers))
         k, size = self.kind.k, ELEMENT_BYTES[self.kind.a_type]
         self.a_shape = OperandShape(M_ROWS, k, size, self.transposes[0])
@@ -208,8 +209,17 @@ class _Instruction:
                     help="wait for it with `wgmma.wait_group`",
                 )  # fmt: skip
         if m.undefined:
-            places = self.a_registers + (self.d if keeps.any() else ())
-            require_defined(m, group.lanes, places, "an operand of wgmma")
+            require_defined(m, group.lanes, self.a_registers, "an operand of wgmma")
+            self._check_accumulator(m, group.lanes, np.tile(keeps, WARPGROUP_THREADS))
+
+    def _check_accumulator(self, m: Machine, lanes: Lanes, keeps: Array) -> None:
+        """Fault if an undefined accumulator is added to; the others are written from here on."""
+        if keeps.any():
+            require_defined(m, lanes.where(keeps), self.d, "an accumulator of wgmma")
+        if not keeps.all():
+            fresh = lanes.where(~keeps)
+            for place in self.d:
+                mark(m, place, fresh, None)
 
 
 def _collides(other: Product, mine: _Instruction, group: Warpgroup) -> bool:
