@@ -495,7 +495,7 @@ class Ref:
 
 
 # What JAX writes behind `x.at[...]`, for arrays that never change.
-_JAX_UPDATES = frozenset({"set", "add", "subtract", "multiply", "divide", "power", "min", "max"})
+_JAX_UPDATES = frozenset({"set", "add", "subtract", "multiply", "divide", "power"})
 
 
 def _refuse_operator(ref: Ref, *others: object) -> NoReturn:
