@@ -1,8 +1,9 @@
 """Which products the tensor core has, and what it asks of their shared-memory operands.
 
-Invariant: the rows of a product come 64 (`wgmma`) or 128 (`tcgen05.mma`) at a time, its columns 8
-or 16, its depth 32 bytes; an operand with fewer rows or columns is laid out with room for them,
-and what stands there never reaches an element of the result. Depth is padded with zeros.
+Invariant: the rows of a product come 64 (`wgmma`; `tcgen05.mma` if it has no more) or 128 at a
+time, its columns 8 or 16, its depth 32 bytes; an operand with fewer rows or columns is laid out
+with room for them, and what stands there never reaches an element of the result. Depth is padded
+with zeros.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ from dataclasses import dataclass
 from astdsl.ir import ops
 from astdsl.ir.core import Block, Value, walk
 from astdsl.ir.dtypes import DType, bf16, f8e4m3, f8e5m2, f16, f32, i8, i32, tf32, u8
+from astdsl.ir.types import AccumulatorType
+from astdsl.lowering.layout.registers import is_half
 from astdsl.lowering.target import WGMMA, Target
 
 WGMMA_ROWS = 64
@@ -102,9 +105,15 @@ def product_kind(dot: ops.Dot) -> ProductKind | None:
     return kind if work >= LEAST_MULTIPLICATIONS else None
 
 
-def rows_per_product(target: Target) -> int:
-    """Return how many rows of A one instruction multiplies."""
-    return WGMMA_ROWS if target.has(WGMMA) else TCGEN05_ROWS
+def rows_per_product(target: Target, shape: tuple[int, ...]) -> int:
+    """Return how many rows of A one instruction multiplies, of a product of some shape."""
+    return TCGEN05_ROWS if not target.has(WGMMA) and not is_half(shape) else WGMMA_ROWS
+
+
+def rows_of(op: ops.MatrixMultiply, target: Target) -> int:
+    """Return how many rows of A one instruction of a product multiplies."""
+    assert isinstance(op.accumulator.type, AccumulatorType), f"{op.accumulator} accumulates nothing"
+    return rows_per_product(target, op.accumulator.type.shape)
 
 
 def columns_per_product(target: Target) -> int:
@@ -132,7 +141,7 @@ def padded_operand(
     for op in walk(body):
         if isinstance(op, ops.MatrixMultiply) and buffer in (op.a, op.b):
             if op.a is buffer:
-                axis, covered = (1 if op.a_transposed else 0), rows_per_product(target)
+                axis, covered = (1 if op.a_transposed else 0), rows_of(op, target)
             else:
                 axis, covered = (0 if op.b_transposed else 1), columns_per_product(target)
             if order[0] == axis:

@@ -26,6 +26,7 @@ from astdsl.lowering.layout.registers import (
     square,
     tmem_accumulator,
     tmem_half,
+    tmem_product,
     wgmma_accumulator,
 )
 from astdsl.lowering.layout.stated import stated_layout
@@ -356,7 +357,7 @@ def accumulator_layout(accumulator: Value, inference: Inference) -> Layout:
     rows, columns = kind.shape
     if inference.target.has(WGMMA):
         return wgmma_accumulator((rows, columns), inference.threads)
-    return tmem_accumulator((rows, columns), inference.threads)
+    return tmem_product((rows, columns), inference.threads)
 
 
 @_infers(ops.If)

@@ -258,14 +258,31 @@ def wgmma_accumulator(shape: tuple[int, int], threads: int) -> Layout:
     return normalised(Layout(shape, registers, (*lanes, Digit(groups, 0, 64 * blocks))))
 
 
+def is_half(shape: tuple[int, ...]) -> bool:
+    """Whether an accumulator of tensor memory takes 16 lanes of each warp (PTX ISA, layout F).
+
+    Its columns are whole accesses of 8 for each of up to four warpgroups.
+    """
+    return shape[0] <= TMEM_LANES // 2 and shape[1] % 32 == 0
+
+
+def tmem_product(shape: tuple[int, int], threads: int) -> Layout:
+    """Return the layout of an accumulator in tensor memory, of 64 or of whole 128 lanes."""
+    if is_half(shape):
+        return tmem_half(shape, 1, threads)
+    return tmem_accumulator(shape, threads)
+
+
 @lru_cache(maxsize=256)
-def tmem_half(shape: tuple[int, int], per_cell: int) -> Layout:
+def tmem_half(shape: tuple[int, int], per_cell: int, threads: int = WARPGROUP_THREADS) -> Layout:
     """Return the layout of 16x256b loads of 64 rows, 16 in the lanes of each warp.
 
     A cell of 32 bits holds `per_cell` neighbours along a row; with one it is the layout of a
-    `wgmma` accumulator (PTX ISA, 9.7.16.2.3 and 9.7.16.10.5, layout F).
+    `wgmma` accumulator, but that warpgroups beyond the first take the next part of the columns
+    (PTX ISA, 9.7.16.2.3 and 9.7.16.10.5, layout F).
     """
-    columns = -(-shape[1] // (8 * per_cell))
+    groups = threads // WARPGROUP_THREADS
+    columns = -(-shape[1] // (8 * per_cell * groups))
     registers = (
         Digit(per_cell, 1, 1),
         Digit(2, 1, per_cell),
@@ -273,7 +290,8 @@ def tmem_half(shape: tuple[int, int], per_cell: int) -> Layout:
         Digit(columns, 1, 8 * per_cell),
     )
     lanes = (Digit(4, 1, 2 * per_cell), Digit(8, 0, 1), Digit(4, 0, 16))
-    return normalised(Layout(shape, registers, lanes))
+    share = Digit(groups, 1, 8 * per_cell * columns)
+    return normalised(Layout(shape, registers, (*lanes, share)))
 
 
 @lru_cache(maxsize=256)

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from astdsl.errors import TileTooLarge
 from astdsl.ir import ops
@@ -20,14 +21,18 @@ from astdsl.ir.core import Block, Value, walk
 from astdsl.ir.dtypes import DType, f16
 from astdsl.ir.types import AccumulatorType
 from astdsl.lowering.layout.inference import elements_per_cell
-from astdsl.lowering.layout.registers import TMEM_LANES, Layout
+from astdsl.lowering.layout.registers import TMEM_LANES, Layout, is_half
 from astdsl.lowering.nvptx.asm import barriers, tcgen05
+from astdsl.lowering.nvptx.asm.row import AsmRow
 from astdsl.lowering.nvptx.builder import Builder
 from astdsl.lowering.nvptx.function import Emitter
 from astdsl.lowering.nvptx.values import LV, i32, i64
 from astdsl.lowering.products import TCGEN05_COLUMNS, up
 
 LEAST_COLUMNS = 32
+# One access of 16 lanes of each warp: the columns of it, and the registers of a thread.
+HALF_CELLS = 8
+HALF_REGISTERS = 4
 _LANE_BIT = 16
 
 
@@ -163,18 +168,42 @@ def _own_lanes(emitter: Emitter, accumulator: Value) -> LV:
     return builder.add(address(emitter, accumulator), lane)
 
 
-def _pieces(emitter: Emitter, accumulator: Value, layout: Layout) -> Iterator[tuple[int, int, LV]]:
-    """Yield (first register, registers, address) of each access of a thread."""
+class Access(NamedTuple):
+    """One load or store of a thread: its registers, and where they are."""
+
+    first: int
+    registers: int
+    load: AsmRow
+    store: AsmRow
+    address: LV
+
+
+def accesses(emitter: Emitter, start: LV, cells: int, *, half: bool) -> Iterator[Access]:
+    """Yield the loads or stores of some columns from `start` on, of 16 lanes a warp or of all."""
+    if half:
+        for first, count in powers(cells // HALF_CELLS, tcgen05.HALF_COLUMNS_PER_LOAD):
+            rows = tcgen05.load_half(count), tcgen05.store_half(count)
+            place = emitter.builder.add(start, i32(first * HALF_CELLS))
+            yield Access(first * HALF_REGISTERS, count * HALF_REGISTERS, *rows, place)
+        return
+    for first, count in powers(cells, tcgen05.COLUMNS_PER_LOAD):
+        place = emitter.builder.add(start, i32(first))
+        yield Access(first, count, tcgen05.load(count), tcgen05.store(count), place)
+
+
+def _accesses(emitter: Emitter, accumulator: Value, layout: Layout) -> Iterator[Access]:
+    """Yield the loads or stores of a thread: its share of the columns of each 128 rows."""
     builder = emitter.builder
-    lanes = emitter.target.threads_per_warpgroup
+    groups = emitter.threads // emitter.target.threads_per_warpgroup
+    width = layout.shape[1] // groups
     start = _own_lanes(emitter, accumulator)
-    if emitter.threads > lanes:
-        start = builder.add(start, emitter.coordinate_base(layout, 1))
-    width = layout.shape[1] // (emitter.threads // lanes)
-    for block in range(layout.register_count // width):
-        for first, count in powers(width, tcgen05.COLUMNS_PER_LOAD):
-            move = block * _pitch(accumulator) + first
-            yield block * width + first, count, builder.add(start, i32(move))
+    if groups > 1:
+        group = emitter.thread_digit(emitter.target.threads_per_warpgroup, groups)
+        start = builder.add(start, builder.mul(group, i32(width)))
+    for block in range(-(-layout.shape[0] // TMEM_LANES)):
+        here = builder.add(start, i32(block * _pitch(accumulator)))
+        for access in accesses(emitter, here, width, half=is_half(layout.shape)):
+            yield access._replace(first=block * width + access.first)
 
 
 def _rests(emitter: Emitter, accumulator: Value) -> Iterator[tuple[int, LV]]:
@@ -202,8 +231,8 @@ def read(emitter: Emitter, accumulator: Value, layout: Layout) -> list[LV]:
     """Load an accumulator into registers."""
     builder = emitter.builder
     words: list[LV] = []
-    for _, count, place in _pieces(emitter, accumulator, layout):
-        words += builder.asm(tcgen05.load(count), place)
+    for access in _accesses(emitter, accumulator, layout):
+        words += builder.asm(access.load, access.address)
     done = builder.asm(tcgen05.wait_load(len(words)), *words)
     builder.asm(tcgen05.FENCE_BEFORE)
     emitter.synchronise()
@@ -228,8 +257,9 @@ def write(emitter: Emitter, accumulator: Value, layout: Layout, registers: Seque
     """Store a tile into an accumulator."""
     builder = emitter.builder
     words = [_cell(builder, register, _type(accumulator).dtype) for register in registers]
-    for first, count, place in _pieces(emitter, accumulator, layout):
-        builder.asm(tcgen05.store(count), place, *words[first : first + count])
+    for access in _accesses(emitter, accumulator, layout):
+        given = words[access.first : access.first + access.registers]
+        builder.asm(access.store, access.address, *given)
     for count, place in _rests(emitter, accumulator):
         builder.asm(tcgen05.store(count), place, *[i32(0)] * count)
     builder.asm(tcgen05.WAIT_ST)

@@ -12,7 +12,7 @@ Invariant: between the write and the read nothing but products touches the accum
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass
 
 from astdsl.ir import ops
@@ -32,10 +32,13 @@ class Accumulation:
     initial: Value
     in_place: frozenset[Value]
 
-    def reads_slots(self, loads: Sequence[ops.Load]) -> bool:
-        """Whether it reads nothing but staged loads, where they are."""
+    def reads_slots(self, loads: Sequence[ops.Load], resting: Set[Value]) -> bool:
+        """Whether it reads nothing but staged loads, where they are.
+
+        A `resting` one was staged outside of the pipeline, and is so as long as it runs.
+        """
         staged = {load.result for load in loads}
-        return bool(self.in_place) and staged >= self.in_place
+        return not staged.isdisjoint(self.in_place) and self.in_place <= staged | resting
 
 
 def accumulations(scheduler: BlockScheduler, op: ops.Pipeline) -> list[Accumulation]:

@@ -151,7 +151,8 @@ class _Expansion:
 
     def _ring(self) -> Ring:
         """Allocate the ring: at the start of the block, once."""
-        reads_ahead = all(p.reads_slots(self.loads) for p in self.products)
+        resting = self.scheduler.slots.keys() - self.inside
+        reads_ahead = all(p.reads_slots(self.loads, resting) for p in self.products)
         stages = self.op.stages or self._automatic_stages()
         in_flight = 1 if self.products and reads_ahead and stages > 1 else 0
         maker = self.scheduler.allocations

@@ -75,7 +75,7 @@ def _registers(tile: TileType, products: set[tuple[int, ...]], target: Target) -
     words = max(1, tile.dtype.bits // _REGISTER_BITS)
     elements = tile.elements
     if tile.shape in products:
-        rows = rows_per_product(target)
+        rows = rows_per_product(target, tile.shape)
         elements = -(-tile.shape[0] // rows) * rows * tile.shape[1]
     return -(-elements // target.threads_per_warpgroup) * words
 

@@ -18,7 +18,7 @@ from astdsl.ir.dtypes import DType, f16
 from astdsl.ir.types import AccumulatorType, TileType
 from astdsl.lowering.layout.registers import (
     Layout,
-    tmem_accumulator,
+    tmem_product,
     wgmma_accumulator,
     wgmma_operand,
 )
@@ -32,11 +32,11 @@ from astdsl.lowering.nvptx.function import Emitter, lowers, lowers_tile
 from astdsl.lowering.nvptx.values import LV, constant, i1, i32, i64
 from astdsl.lowering.products import (
     TCGEN05_COLUMNS,
-    TCGEN05_ROWS,
     WGMMA_COLUMNS,
     WGMMA_ROWS,
     Product,
     ProductKind,
+    rows_of,
     up,
 )
 from astdsl.lowering.target import WGMMA, Target
@@ -100,7 +100,7 @@ def _write(emitter: Emitter, op: ops.AccumulatorWrite) -> None:
             values = emitter.builder.asm(wgmma.settle((own.type,) * len(values)), *values)
         own.keep(emitter.builder, values)
         return
-    layout = tmem_accumulator(shape, emitter.threads)
+    layout = tmem_product(shape, emitter.threads)
     tensor_memory.write(emitter, op.accumulator, layout, emitter.get(op.value, layout))
 
 
@@ -356,19 +356,20 @@ def _multiply_tcgen05(emitter: Emitter, op: ops.MatrixMultiply) -> None:
     a_side, b_side = operands.a.operand, operands.b.operand
     a = builder.add(operands.a.address, i64(a_side.tcgen05()))
     b = builder.add(operands.b.address, i64(b_side.tcgen05()))
-    row, blocks = tcgen05.mma(operands.kind.name), -(-rows // TCGEN05_ROWS)
+    row, at_once = tcgen05.mma(operands.kind.name), rows_of(op, emitter.target)
+    blocks = -(-rows // at_once)
     with emitter.guarded(emitter.is_first_thread(), "issue"):
         builder.asm(tcgen05.FENCE_AFTER)
         for block, first, width, k in operands.instructions(blocks, columns, _is_whole):
             instruction = tcgen05_instruction(
                 operands.product,
-                TCGEN05_ROWS,
+                at_once,
                 width,
                 a_is_k_major=a_side.is_k_major,
                 b_is_k_major=b_side.is_k_major,
             )
             place = builder.add(address, i32(block * columns + first))
-            a_here = builder.add(a, i64(a_side.units(block * TCGEN05_ROWS, k)))
+            a_here = builder.add(a, i64(a_side.units(block * at_once, k)))
             b_here = builder.add(b, i64(b_side.units(first, k)))
             scale = i1(True) if k else accumulate
             builder.asm(row, place, a_here, b_here, i32(instruction), scale)

@@ -9,7 +9,6 @@ Invariant: what one thread does for the block, products and their commits, is do
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
 
 from astdsl.errors import UnsupportedFeature
 from astdsl.ir import ops
@@ -20,7 +19,6 @@ from astdsl.lowering.layout.inference import TMEM_CELL_BITS, tmem_layout
 from astdsl.lowering.layout.registers import TMEM_LANES, Layout
 from astdsl.lowering.nvptx import tensor_memory
 from astdsl.lowering.nvptx.asm import tcgen05
-from astdsl.lowering.nvptx.asm.row import AsmRow
 from astdsl.lowering.nvptx.descriptors import tcgen05_instruction
 from astdsl.lowering.nvptx.function import (
     MEMORY_TYPES,
@@ -37,8 +35,6 @@ from astdsl.lowering.products import TCGEN05_COLUMNS, WGMMA_COLUMNS, Product, Pr
 
 _LANE_BIT = 16
 _WARP_LANES = 32
-_HALF_CELLS = 8
-_HALF_REGISTERS = 4
 
 
 @lowers(ops.AllocTmem)
@@ -46,17 +42,7 @@ def _alloc(emitter: Emitter, op: ops.AllocTmem) -> None:
     """Write nothing: the entry of the kernel reserved its columns."""
 
 
-class _Access(NamedTuple):
-    """One load or store of a thread: its registers, its row, its address."""
-
-    first: int
-    registers: int
-    load: AsmRow
-    store: AsmRow
-    address: LV
-
-
-def _accesses(emitter: Emitter, op: ops.Window, layout: Layout) -> Iterator[_Access]:
+def _accesses(emitter: Emitter, op: ops.Window, layout: Layout) -> Iterator[tensor_memory.Access]:
     builder, per_cell = emitter.builder, tensor_memory.memory_of(emitter).cells[op.ref]
     rows, columns = op.sizes
     warp = emitter.thread_digit(_WARP_LANES, emitter.target.warps_per_warpgroup)
@@ -67,15 +53,7 @@ def _accesses(emitter: Emitter, op: ops.Window, layout: Layout) -> Iterator[_Acc
         own = emitter.coordinate_base(layout, 1)
         start = builder.add(start, builder.binary("udiv", own, i32(per_cell)))
     cells = columns // per_cell // groups
-    if rows == TMEM_LANES:
-        for first, count in tensor_memory.powers(cells, tcgen05.COLUMNS_PER_LOAD):
-            place = builder.add(start, i32(first))
-            yield _Access(first, count, tcgen05.load(count), tcgen05.store(count), place)
-        return
-    for first, count in tensor_memory.powers(cells // _HALF_CELLS, tcgen05.HALF_COLUMNS_PER_LOAD):
-        place = builder.add(start, i32(first * _HALF_CELLS))
-        rows_of = tcgen05.load_half(count), tcgen05.store_half(count)
-        yield _Access(first * _HALF_REGISTERS, count * _HALF_REGISTERS, *rows_of, place)
+    yield from tensor_memory.accesses(emitter, start, cells, half=rows < TMEM_LANES)
 
 
 def _column(emitter: Emitter, buffer: Value, start: Value) -> LV:

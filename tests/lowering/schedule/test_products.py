@@ -82,6 +82,22 @@ def test_extents_are_multiples_of_16(extents: tuple[int, int, int]) -> None:
     np.testing.assert_array_equal(found, product(a, b))
 
 
+@pytest.mark.parametrize(
+    ("extents", "shape"),
+    [((64, 64), "16x256b"), ((48, 96), "16x256b"), ((64, 48), "32x32b"), ((80, 64), "32x32b")],
+    ids=str,
+)
+def test_up_to_64_rows_take_16_lanes_of_each_warp(extents: tuple[int, int], shape: str) -> None:
+    """`tcgen05` multiplies 64 rows at a time, so nothing is padded to 128."""
+    bm, bn = extents
+    arguments = spec((512, 512), f16), spec((512, 512), f16)
+    lowered = matmul.lower(*arguments, target="sm_100a", bm=bm, bn=bn, bk=64)
+    assert f"tcgen05.ld.sync.aligned.{shape}" in lowered.ptx
+    a, b = whole(np.float16, 100, 70), whole(np.float16, 70, 100)
+    found = agree(matmul, lambda: (a, b), targets=("sm_100a",), bm=bm, bn=bn, bk=64)
+    np.testing.assert_array_equal(found, product(a, b))
+
+
 @pytest.mark.parametrize("stages", [1, 2, 4])
 @pytest.mark.parametrize("depth", [0, 1, 32, 65, 128, 200])
 def test_every_depth_and_number_of_stages(depth: int, stages: int) -> None:
@@ -125,6 +141,44 @@ def test_an_output_window_is_the_accumulator() -> None:
     np.testing.assert_array_equal(agree(into_output, lambda: (a, b)), product(a, b))
     schedule = into_output.lower(spec((64, 64), f16), spec((64, 64), f16)).schedule
     assert "ProductWait [] pending=1" in schedule
+
+
+@kernel
+def stationary(a: In[f16, "M 32"], b: In[f16, "T 32 64"], c: Out[f32, "M 64"], *, how, S=2):
+    blocks = cdiv(a.shape[0], 64)
+
+    def multiply(i):
+        weights = a[tile(i, 64), :]
+        acc = zeros((64, 64), f32)
+        with pipeline(b.shape[0], stages=S) as k:
+            acc += weights @ b[k]
+        c[tile(i, 64), :] = acc
+
+    if how == "loop":
+        for i in range(blocks):
+            multiply(i)
+    else:
+        with pipeline(blocks, axes="sequential" if how == "ring" else "auto") as i:
+            multiply(i)
+
+
+@pytest.mark.parametrize("how", ["blocks", "ring", "loop"])
+@pytest.mark.parametrize("stages", [1, 2, 3])
+def test_a_product_of_what_was_staged_before_is_in_flight(how: str, stages: int) -> None:
+    a = whole(np.float16, 150, 32)
+    shapes = spec((150, 32), f16), spec((3, 32, 64), f16)
+    for target in TARGETS:
+        text = stationary.lower(*shapes, target=target, how=how, S=stages).schedule
+        assert ("ProductWait [] pending=1" in text) == (stages > 1)
+
+    def check(steps: int) -> None:
+        b = whole(np.float16, steps, 32, 64)
+        found = agree(stationary, lambda: (a, b), how=how, S=stages, emulate=steps % 2 == 1)
+        exact = b.astype(np.float32).sum(axis=0)
+        np.testing.assert_array_equal(found, a.astype(np.float32) @ exact)
+
+    for steps in range(2 * stages + 2):
+        check(steps)
 
 
 @kernel
@@ -174,7 +228,8 @@ def test_other_dtypes_are_multiplied_by_the_threads(dtype: Any) -> None:
 @pytest.mark.parametrize("extents", [(40, 24, 8), (17, 33, 5), (1, 1, 1), (8, 8, 24)], ids=str)
 def test_extents_that_the_tensor_core_lacks(extents: tuple[int, int, int]) -> None:
     bm, bn, bk = extents
-    a, b = whole(np.float16, 50, 40), whole(np.float16, 40, 45)
+    m, n, k = min(50, 3 * bm), min(45, 3 * bn), min(40, 5 * bk)
+    a, b = whole(np.float16, m, k), whole(np.float16, k, n)
     found = agree(matmul, lambda: (a, b), bm=bm, bn=bn, bk=bk, targets=("sm_90a",))
     np.testing.assert_array_equal(found, product(a, b))
 
