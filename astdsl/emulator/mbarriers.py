@@ -303,7 +303,7 @@ class Mbarriers:
 
 def _check_aligned(offsets: Index) -> None:
     _fault_where(
-        (offsets % BARRIER_BYTES) != 0,
+        (offsets & (BARRIER_BYTES - 1)) != 0,
         lambda i: f"mbarrier at shared {offsets[i]:#x} is not 8-byte aligned", "E247",
     )  # fmt: skip
 

@@ -328,9 +328,10 @@ def prepare_extreme(ops: Operands, *, greatest: bool) -> Execute:
 
 def _signed_zero(result: Any, a: Array, b: Array, greatest: bool) -> Any:
     """Correct results that are zero: max(+0, -0) = +0, min = -0, whatever the order."""
-    zero = (result == 0) & (a == 0) & (b == 0)
+    zero = result == 0
     if not zero.any():
         return result
+    zero &= (a == 0) & (b == 0)
     negative = np.signbit(a) & np.signbit(b) if greatest else np.signbit(a) | np.signbit(b)
     signed = np.where(negative, result.dtype.type(-0.0), result.dtype.type(0.0))
     return np.where(zero, signed, result)

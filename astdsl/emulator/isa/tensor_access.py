@@ -110,12 +110,12 @@ class _Located:
 
     def leaders(self, lanes: Lanes) -> Array:
         """Return the first lane of each warp."""
-        first: Array = lanes.index[self.thread % _WARP == 0]
+        first: Array = lanes.index[(self.thread & (_WARP - 1)) == 0]
         return first
 
     def rectangles(self) -> Where:
         """Return (block, group, column) of all cells that each warp touches, [warps, g, c]."""
-        leaders = self.thread % _WARP == 0
+        leaders = self.thread & (_WARP - 1) == 0
         groups = self.lane[leaders] // GROUP_LANES
         span = np.arange(self.access.n_groups)[:, None], np.arange(self.access.n_columns)
         return (
@@ -126,22 +126,36 @@ class _Located:
 
     def cells(self) -> Where:
         """Return (block, lane, column) of every register of every thread."""
-        inner = self.thread % _WARP
+        inner = self.thread & (_WARP - 1)
         lane = self.lane + self.access.access.lane[:, inner]
         column = self.column + self.access.access.column[:, inner]
         return np.broadcast_to(self.rows, lane.shape), lane, column
+
+    def _whole_columns(self, data: Array) -> slice | None:
+        """Return the columns accessed, if four warps of every block access the same whole ones."""
+        if not self.access.is_row or len(self.thread) != data.shape[0] * TMEM_LANES:
+            return None
+        first = int(self.column[0])
+        lane = self.lane + (self.thread & (_WARP - 1))
+        order = lane * data.shape[0] + self.rows
+        if (self.column != first).any() or (order != np.arange(len(order))).any():
+            return None
+        return slice(first, first + self.access.n_columns)
 
     def _row_cells(self, data: Array) -> tuple[Array, tuple[Any, slice]] | None:
         """Return tensor memory as rows of columns and the part accessed, if it is whole rows."""
         first = int(self.column[0])
         if not self.access.is_row or (self.column != first).any():
             return None
-        lane = self.rows * TMEM_LANES + self.lane + self.thread % _WARP
+        lane = self.rows * TMEM_LANES + self.lane + (self.thread & (_WARP - 1))
         columns = slice(first, first + self.access.n_columns)
         return data.reshape(-1, data.shape[-1]), (lane, columns)
 
     def read(self, data: Array) -> Array:
         """Return the registers' values, [registers, threads]."""
+        whole = self._whole_columns(data)
+        if whole is not None:
+            return data[:, :, whole].transpose(2, 1, 0).reshape(self.access.n_columns, -1)
         found = self._row_cells(data)
         if found is not None:
             rows: Array = found[0][found[1]].T
@@ -155,6 +169,10 @@ class _Located:
 
     def write(self, data: Array, values: Array) -> None:
         """Write the registers' values, [registers, threads]."""
+        whole = self._whole_columns(data)
+        if whole is not None:
+            data[:, :, whole] = values.reshape(len(values), *data.shape[1::-1]).transpose(2, 1, 0)
+            return
         found = self._row_cells(data)
         if found is not None:
             found[0][found[1]] = values.T
