@@ -155,7 +155,9 @@ class _Located:
         """Return the registers' values, [registers, threads]."""
         whole = self._whole_columns(data)
         if whole is not None:
-            return data[:, :, whole].transpose(2, 1, 0).reshape(self.access.n_columns, -1)
+            by_thread = np.ascontiguousarray(data[:, :, whole].transpose(1, 0, 2))
+            registers: Array = by_thread.reshape(-1, self.access.n_columns).T
+            return registers
         found = self._row_cells(data)
         if found is not None:
             rows: Array = found[0][found[1]].T
@@ -169,10 +171,6 @@ class _Located:
 
     def write(self, data: Array, values: Array) -> None:
         """Write the registers' values, [registers, threads]."""
-        whole = self._whole_columns(data)
-        if whole is not None:
-            data[:, :, whole] = values.reshape(len(values), *data.shape[1::-1]).transpose(2, 1, 0)
-            return
         found = self._row_cells(data)
         if found is not None:
             found[0][found[1]] = values.T
