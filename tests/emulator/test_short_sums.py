@@ -121,3 +121,41 @@ def test_another_way_to_sum_is_refused() -> None:
     with pytest.raises(DeviceFault, match="exact or hardware") as caught:
         run("", "k", (1,), (1,), [], fp8_accumulate="fast")  # type: ignore[arg-type]
     assert caught.value.code == "E203"
+
+
+LONG = """
+  mov.u32 %r30, 0;
+  mov.u32 %r200, 0; mov.u32 %r201, 0; mov.u32 %r202, 0; mov.u32 %r203, 0;
+  mov.u32 %r210, 0; mov.u32 %r211, 0; mov.u32 %r212, 0; mov.u32 %r213, 0;
+  setp.ne.u32 %p4, {keeps}, 0;
+  setp.eq.u32 %p5, 0, 0;
+LOOP:
+  wgmma.fence.sync.aligned;
+  {first}
+  {rest} {rest} {rest}
+  wgmma.commit_group.sync.aligned;
+  wgmma.wait_group.sync.aligned 0;
+  {add}
+  add.u32 %r30, %r30, 1;
+  setp.lt.u32 %p6, %r30, {turns};
+  @%p6 bra LOOP;
+  {move}
+"""
+PRODUCT = "wgmma.mma_async.sync.aligned.m64n8k32.f32.e4m3.e4m3 {{{}}}, %d10, %d11, {}, 1, 1;"
+DEPTH = 32768
+
+
+@pytest.mark.parametrize(("promotes", "expected"), [(False, DEPTH / 2), (True, DEPTH)])
+def test_a_long_sum_of_fp8_products_needs_promotion(promotes: bool, expected: float) -> None:
+    """Sum 32768 ones; with promotion every 128 of them are added to float32 registers."""
+    ones = np.ones((64, 32), TYPES["e4m3"])
+    image, code = both_operands(ones, ones[:8])
+    sums = zip(registers(4, 210), registers(4), strict=True)
+    lines = [(f"add.rn.f32 {t}, {t}, {d};", f"mov.b32 {d}, {t};") for t, d in sums]
+    add, move = (" ".join(each) if promotes else "" for each in zip(*lines, strict=True))
+    d = ", ".join(registers(4))
+    code += LONG.format(
+        keeps=int(not promotes), turns=DEPTH // 128, add=add, move=move,
+        first=PRODUCT.format(d, "%p4"), rest=PRODUCT.format(d, "%p5"),
+    )  # fmt: skip
+    assert (result(launch(code, image, 4, fp8_accumulate="hardware"), 8) == expected).all()
