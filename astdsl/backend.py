@@ -76,6 +76,13 @@ def check_outputs(module: Module) -> None:
     check(module)
 
 
+def check_written(module: Module) -> None:
+    """Refuse outputs that nothing writes. Raises UnwrittenRead."""
+    from astdsl.lowering.schedule.outputs import check_written as check
+
+    check(module)
+
+
 def check_launches(module: Module) -> None:
     """Refuse, for a device that runs the typed IR, pipelines that no device could launch.
 

@@ -169,6 +169,7 @@ class Programs:
 def build(request: Request) -> Program:
     """Trace a request, run the standard passes, place assertions, check what is done to outputs."""
     traced, static = trace_with_constants(request)
+    backend.check_written(traced.module)
     module = backend.place_assertions(run_passes(traced.module, STANDARD))
     backend.check_outputs(module)
     shapes = {a.name: a.geometry.shape for a in request.arguments if a.geometry}

@@ -556,3 +556,26 @@ def test_a_number_in_the_place_of_an_output_is_named() -> None:
     assert "2.0 was passed as the output `o`" in caught.value.help
     assert scaled(x, by=2.0).tolist() == [2] * 8
     assert scaled(x, None, 2.0).tolist() == [2] * 8
+
+
+@pytest.mark.parametrize("device", ["reference", "emulator"])
+def test_an_output_that_nothing_writes_is_refused(device: str) -> None:
+    @kernel
+    def renamed(x: In[f32, "N"], o: Out[f32, "N"]):
+        o = x[...] + 1  # noqa: F841  (the mistake)
+
+    @kernel
+    def of_steps(x: In[f32, "M N"], o: Out[f32, "M N"]):
+        with pipeline(x.shape[0]) as i:
+            o[i] = x[i]
+
+    @kernel
+    def filled(x: In[f32, "N"], o: Out[f32, "N", 3]):
+        pass
+
+    x = np.ones(8, np.float32)
+    with pytest.raises(UnwrittenRead, match="nothing writes it") as caught:
+        renamed.on(device)(x)
+    assert "`o[...] = value` writes it" in caught.value.help
+    assert of_steps.on(device)(np.ones((0, 4), np.float32)).shape == (0, 4)
+    assert filled.on(device)(x).tolist() == [3] * 8

@@ -20,7 +20,7 @@ from math import gcd
 
 from astdsl.errors import OverlappingWindows, ScatteredAccumulation, UnwrittenRead
 from astdsl.ir import ops
-from astdsl.ir.core import OUT, Block, Module, Op, Value
+from astdsl.ir.core import OUT, Block, Module, Op, Value, walk
 from astdsl.ir.types import GMEM
 from astdsl.lowering.schedule.branches import holds_launch
 from astdsl.lowering.schedule.first_step import Decider
@@ -67,6 +67,22 @@ def check_outputs(module: Module) -> None:
         is_read = isinstance(access.op, ops.READERS) and access.op.ref in plain
         if is_read and not _follows_a_launch(access, stores, module.body):
             _check_read(access, module.body, forms)
+
+
+def check_written(module: Module) -> None:
+    """Refuse an `Out` that starts unwritten and that nothing writes, in a module as it was traced.
+
+    Of dims that are 0 the passes leave no store.
+    """
+    written = {op.ref for op in walk(module.body) if isinstance(op, ops.WRITERS)}
+    for param in module.params:
+        if param.role == OUT and param.initial is None and param.value not in written:
+            raise UnwrittenRead(
+                f"the output `{param.name}` is returned, and nothing writes it",
+                (param.span, "it starts unwritten"),
+                help=f"`{param.name}[...] = value` writes it, `{param.name} = value` only names a "
+                "value; an initial value, `Out[..., 0]`, may stay as it is",
+            )
 
 
 def starting_unwritten(module: Module) -> set[Value]:

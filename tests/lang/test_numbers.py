@@ -70,5 +70,5 @@ def of_sixteen_bits(h: f16, o: Out[f32, "2"]):
 
 def test_a_scalar_of_sixteen_bits_reaches_every_device() -> None:
     np.testing.assert_array_equal(
-        agree(of_sixteen_bits, lambda: (1.1,)), np.float32(np.float16([1.1, 2.2]))
+        agree(of_sixteen_bits, lambda: (1.1,)), np.array([1.1, 2.2], np.float16).astype(np.float32)
     )

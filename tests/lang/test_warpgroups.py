@@ -205,7 +205,7 @@ def test_the_reference_names_everybody_who_waits() -> None:
 
 
 @kernel(warpgroups=2)
-def warps_wait(o: Out[i32, "2"]):
+def warps_wait(o: Out[i32, "2", 0]):
     never = Barrier()
     if warp_id() == 2:
         barrier_wait(never)
@@ -217,7 +217,7 @@ def test_the_reference_names_the_warp_that_waits() -> None:
 
 
 @kernel(warpgroups=2)
-def asks_for_ever(o: Out[i32, "2"]):
+def asks_for_ever(o: Out[i32, "2", 0]):
     never = Barrier()
     if warpgroup_id() == 0:
         while not barrier_test(never):
