@@ -145,7 +145,9 @@ def _refuse_options(others: dict[str, object]) -> None:
             raise fault(
                 UnsupportedFeature,
                 f"`dot(..., {name}=)` is not in this version",
-                help=f"leave `{name}` out: f32 operands multiply exactly",
+                help="multiply one block along k at a time, and its product by the scales: "
+                "`acc += (a[:, tile(k, 32)] @ b[tile(k, 32), :]) * a_scale[:, k][:, None] "
+                "* b_scale[k]`",
             )
 
 

@@ -180,6 +180,31 @@ OPTIONS = [
 ]  # fmt: skip
 
 
+@kernel
+def scaled(
+    a: In[f8e4m3, "64 K"],
+    a_scale: In[f32, "64 B"],
+    b: In[f8e4m3, "K 64"],
+    b_scale: In[f32, "B 64"],
+    c: Out[f32, "64 64"],
+):
+    acc = zeros((64, 64), f32)
+    with pipeline(cdiv(a.shape[1], 32), stages=2) as k:
+        product = a[:, tile(k, 32)] @ b[tile(k, 32), :]
+        acc += product * a_scale[:, k][:, None] * b_scale[k]
+    c[...] = acc
+
+
+def test_scales_of_blocks_along_k_multiply_their_products() -> None:
+    random = np.random.default_rng(0)
+    a, b = whole(ml_dtypes.float8_e4m3fn, 64, 96), whole(ml_dtypes.float8_e4m3fn, 96, 64)
+    s, t = (np.exp2(random.integers(-2, 3, n)).astype(np.float32) for n in ((64, 3), (3, 64)))
+    found = agree(scaled, lambda: (a, s, b, t))
+    left, right = a.astype(np.float64), b.astype(np.float64)
+    exact = (left * np.repeat(s, 32, axis=1)) @ (right * np.repeat(t, 32, axis=0))
+    np.testing.assert_array_equal(found, exact)
+
+
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("kind", OPTIONS, ids=str)
 def test_products_take_no_spills_and_are_not_serialised(kind: Any, target: str) -> None:
