@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from astdsl.emulator import DeviceFault, run
-from astdsl.emulator.device import prepare
+from astdsl.emulator.program import prepare
 from astdsl.emulator.text import parse
 from tests.emulator.running import module
 from tests.emulator.test_wgmma import both_operands, chain, launch, random_tile, result
@@ -17,7 +17,7 @@ START = "ld.param.u64 %d0, [p0]; mov.u32 %r7, %tid.x;"
 
 
 def text(body: str) -> str:
-    return module(START + body, ["u64"], REGISTERS + SHARED)
+    return str(module(START + body, ["u64"], REGISTERS + SHARED))
 
 
 def execute(body: str, **keywords: Any) -> None:
