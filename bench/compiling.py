@@ -1,7 +1,7 @@
 """Time compiling from source to PTX and to a cubin, for sm_90a; Triton, if installed, beside it.
 
-Every timing makes the kernel anew, but for the last row of each kernel nothing is taken from a cache
-of compiled kernels. Run it on an idle machine: `python -m bench.compiling`.
+Every timing makes the kernel anew: nothing is taken from a cache of compiled kernels, except by the
+rows that say so. Run it on an idle machine: `python -m bench.compiling`.
 """
 
 from __future__ import annotations

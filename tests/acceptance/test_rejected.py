@@ -144,7 +144,7 @@ def misspells(x: In[f32, "M N"], o: Out[f32, "M N"]):
 
 @kernel
 def not_yet(x: In[f32, "M N"], o: Out[f32, "M N"]):
-    tcgen05_mma(o, x, x)
+    mma(o, x, x)
 
 
 @kernel
