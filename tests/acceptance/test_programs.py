@@ -27,7 +27,7 @@ from astdsl import (
     where,
     zeros,
 )
-from astdsl.errors import FailedAssertion, UnsupportedFeature
+from astdsl.errors import FailedAssertion, KernelError
 from tests.witnesses import agree
 
 Array = np.ndarray[Any, Any]
@@ -518,7 +518,14 @@ def asserting_in_a_branch(x: In[f32, "N"], o: Out[f32, "N"]):
     o[0:8] = x[0:8]
 
 
-@pytest.mark.parametrize("program", [asserting_of_memory, asserting_in_a_branch])
-def test_an_assertion_that_the_host_cannot_check_is_refused_by_name(program: Any) -> None:
-    with pytest.raises(UnsupportedFeature, match="`assert`"):
-        program.on("emulator")(whole(8))
+@pytest.mark.parametrize("device", ["reference", "emulator"])
+def test_an_assertion_that_the_host_cannot_check_is_checked_where_it_stands(device: str) -> None:
+    positive = whole(8, low=1)
+    np.testing.assert_array_equal(asserting_of_memory.on(device)(positive), positive)
+    with pytest.raises(KernelError, match="positive") as caught:
+        asserting_of_memory.on(device)(positive - 9)
+    assert caught.value.places
+    for length in (3, 8):
+        asserting_in_a_branch.on(device)(whole(length))
+    with pytest.raises(KernelError, match="short"):
+        asserting_in_a_branch.on(device)(whole(9))

@@ -81,7 +81,6 @@ def test_what_crosses_warps_has_no_plan() -> None:
     assert register_moves(blocked((64, 64), THREADS), wgmma_accumulator((64, 64), THREADS)) is None
 
 
-
 @st.composite
 def layouts_of_a_warp(draw: st.DrawFn) -> Layout:
     """Draw where bits of a number of 7 bits stand: 5 in the lane, 2 in the register."""
