@@ -106,6 +106,9 @@ class _Launches:
             assert isinstance(pipeline, ops.Pipeline), "only a pipeline spreads"
             outside = [self.body[k] for k in segment.recomputed]
             return _spread(pipeline, outside, inside, mapping, self.forms)
+        for op in own:
+            if isinstance(op, ops.Pipeline) and op.order:
+                _refuse_order(op, (False,) * len(op.axes))
         for k in sorted((*segment.acts, *segment.recomputed)):
             inside.add_op(clone_op(self.body[k], mapping))
         for value in (v for op in own for v in op.results if v in self.scratch):

@@ -79,6 +79,21 @@ def test_an_order_of_steps_that_depend_on_each_other_is_refused() -> None:
 
 
 @kernel
+def summed(x: In[f32, "N"], o: Out[f32, "1"], *, order=None):
+    (N,) = x.shape
+    total = f32(0)
+    with pipeline(cdiv(N, 16), order=order) as i:
+        total += x[tile(i, 16)].sum()
+    o[0] = total
+
+
+@pytest.mark.parametrize("device", ["reference", "emulator"])
+def test_an_order_of_steps_that_carry_a_value_is_refused(device: str) -> None:
+    with pytest.raises(BadPipeline, match="those along axis 0 run in order"):
+        summed.on(device)(np.ones(64, np.float32), order=lambda linear, grid: linear)
+
+
+@kernel
 def inside(x: In[f32, "N"], o: Out[f32, "N"]):
     (N,) = x.shape
     for _ in range(2):
