@@ -30,6 +30,7 @@ from astdsl.ir.types import INDEX
 from astdsl.lowering.host import known_on_host
 from astdsl.lowering.schedule.build import Maker
 from astdsl.lowering.schedule.independence import spread_axes
+from astdsl.lowering.schedule.orders import try_order
 from astdsl.lowering.schedule.segments import Segment, cut, cut_grids
 from astdsl.lowering.windows import Form, Forms
 
@@ -163,6 +164,8 @@ def _spread(
     axes = [a for a, s in enumerate(spread) if s]
     if pipeline.order and not all(spread):
         _refuse_order(pipeline, spread)
+    if pipeline.order:
+        try_order(pipeline, forms)
     grid = Maker(pipeline.span)
     known = _copy(known_on_host(before, mapping), grid, {})
     total = grid.number(1)

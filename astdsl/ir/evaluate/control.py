@@ -10,7 +10,7 @@ import itertools
 import math
 import random
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from types import GeneratorType
 from typing import Any
@@ -197,10 +197,21 @@ def _added(op: ops.Pipeline, carried: int, x: Any, y: Any) -> Any:
 def _require_permutation(op: ops.Pipeline, order: Block, frame: Frame) -> Run:
     """Refuse an order that does not reach every step once; it changes nothing else."""
     grid = [len(r) for r in _ranges(op, frame)]
-    reached: dict[tuple[int, ...], int] = {}
+    places = []
     for linear in range(math.prod(grid)):
         arguments = (np.int64(linear), *map(np.int64, grid))
-        at = tuple(int(i) for i in (yield from run_region(order, arguments, frame)))
+        places.append((yield from run_region(order, arguments, frame)))
+    require_permutation(op, grid, places)
+    return ()
+
+
+def require_permutation(
+    op: ops.Pipeline, grid: Sequence[int], places: Iterable[Iterable[Any]]
+) -> None:
+    """Refuse the order of a pipeline if `places`, what it returns in turn, are not the grid's."""
+    reached: dict[tuple[int, ...], int] = {}
+    for linear, place in enumerate(places):
+        at = tuple(int(i) for i in place)
         is_inside = all(0 <= i < n for i, n in zip(at, grid, strict=True))
         if not is_inside or at in reached:
             said = f"also for {reached[at]}" if at in reached else "which is outside"
@@ -211,7 +222,6 @@ def _require_permutation(op: ops.Pipeline, order: Block, frame: Frame) -> Run:
                 help="return every position of the grid once, as `planar_snake` does",
             )
         reached[at] = linear
-    return ()
 
 
 def _watch(frame: Frame) -> None:

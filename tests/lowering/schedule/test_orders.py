@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from astdsl import In, InOut, Out, cdiv, f32, kernel, parallel, pipeline, planar_snake, tile
+from astdsl import In, InOut, Out, cdiv, f32, kernel, parallel, pipeline, planar_snake, tile, where
 from astdsl.errors import BadPipeline
 from tests.witnesses import agree
 
@@ -106,12 +106,24 @@ def test_an_order_inside_a_loop_is_refused() -> None:
         inside(np.ones(64, np.float32))
 
 
-def test_the_reference_refuses_what_is_no_permutation() -> None:
+@pytest.mark.parametrize("device", ["reference", "emulator"])
+def test_what_is_no_permutation_is_refused(device: str) -> None:
     x = np.ones((64, 128), np.float32)
     with pytest.raises(BadPipeline, match=r"for step 1 it returns \(0, 0\), also for 0"):
-        doubled.on("reference")(x, order=lambda linear, grid: (linear * 0, linear * 0))
+        doubled.on(device)(x, order=lambda linear, grid: (linear * 0, linear * 0))
     with pytest.raises(BadPipeline, match="outside"):
-        doubled.on("reference")(x, order=lambda linear, grid: (linear, linear * 0))
+        doubled.on(device)(x, order=lambda linear, grid: (linear, linear * 0))
+
+
+def by_rows_at_first(linear: Any, grid: Any) -> Any:
+    return where(linear < 100, linear // grid[1], 0), linear % grid[1]
+
+
+def test_the_reference_tries_the_grid_of_the_call() -> None:
+    # Right for every grid that is tried before a launch, which all have fewer than 100 steps.
+    x = np.ones((16 * 20, 32 * 20), np.float32)
+    with pytest.raises(BadPipeline, match="for step 100"):
+        doubled.on("reference")(x, order=by_rows_at_first)
 
 
 @pytest.mark.parametrize("order", [3, "snake"])
