@@ -43,7 +43,7 @@ def _places(pipeline: ops.Pipeline, grid: Sequence[int], values: dict[Value, Arr
     """Return where the order puts the steps of a grid, all at once."""
     (order,) = pipeline.order
     steps = np.arange(math.prod(grid), dtype=np.int64)
-    values.update(zip(order.args, (steps, *map(np.int64, grid)), strict=True))
+    values.update(zip(order.args, (steps, *(np.array(n) for n in grid)), strict=True))
     for op in order.ops[:-1]:
         values[op.result] = evaluate_pure(op, [values[v] for v in op.operands])
     return np.stack([np.broadcast_to(values[v], steps.shape) for v in yielded(order)], axis=1)

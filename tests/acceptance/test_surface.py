@@ -299,9 +299,9 @@ def half_arrived(x: In[f32, "64 32"], o: Out[f32, "64 32"]):
 
 @pytest.mark.parametrize("target", TARGETS)
 def test_a_phase_that_is_half_arrived_at_the_exit_is_reported(target: str) -> None:
-    checked = kernel(half_arrived, warpgroups=1)
+    checked = kernel(warpgroups=1)(half_arrived)
     with pytest.raises(ProtocolError, match="in the middle of a phase"):
         checked.on("emulator", target=target)(normal(64, 32))
-    launched = kernel(half_arrived, warpgroups=1, check=False)
+    launched = kernel(warpgroups=1, check=False)(half_arrived)
     with pytest.raises(DeviceError, match="in the middle of a phase"):
         launched.on("emulator", target=target)(normal(64, 32))
