@@ -66,6 +66,8 @@ def signature_of(value: Any) -> str:
     """Write a signature without annotations, which are for type checkers; "" if it has none."""
     if not callable(value) or (inspect.isclass(value) and issubclass(value, Exception)):
         return ""
+    # Records write their methods when the first instance is made, or when asked.
+    getattr(getattr(value, "__init__", None), "complete", lambda: None)()
     try:
         found = inspect.signature(value)
     except ValueError:
