@@ -17,7 +17,7 @@ from dataclasses import field, replace
 from threading import RLock
 from typing import TYPE_CHECKING, Any
 
-__all__ = ["dataclass", "field", "replace"]
+__all__ = ["complete", "dataclass", "field", "replace"]
 
 _COMPLETING = RLock()
 
@@ -62,6 +62,11 @@ def _postpone(made: type, plain: type, options: dict[str, Any]) -> None:
 
     begin.complete = complete  # type: ignore[attr-defined]
     made.__init__ = begin  # type: ignore[misc]
+
+
+def complete(record: type) -> None:
+    """Write the methods of a record now, for one who wants to look at them."""
+    _completion(record)()
 
 
 def _completion(base: type) -> Callable[[], None]:

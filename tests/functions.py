@@ -26,23 +26,11 @@ from astdsl.ir.dtypes import (
     f16,
     f32,
     f64,
-    i8,
-    i16,
     i32,
-    i64,
-    u8,
-    u16,
-    u32,
-    u64,
 )
+from tests.dtypes import EVERY, INTEGERS, NUMBERS
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
-FLOATS = (f64, f32, f16, bf16)
-SIGNED = (i64, i32, i16, i8)
-UNSIGNED = (u64, u32, u16, u8)
-INTEGERS = (*SIGNED, *UNSIGNED)
-NUMBERS = (*FLOATS, *INTEGERS)
-EVERY = (*NUMBERS, boolean)
 BITS = (*INTEGERS, boolean)
 
 

@@ -13,21 +13,8 @@ import numpy as np
 import pytest
 
 from astdsl.ir.dtypes import DType, bf16, f16, f32, f64
-from tests.functions import (
-    BINARY,
-    BITS,
-    ELEMENTARY,
-    EVERY,
-    FLOATS,
-    FORMATS,
-    INTEGERS,
-    NUMBERS,
-    ORDERS,
-    SUMS,
-    UNARY,
-    Array,
-    Row,
-)
+from tests.dtypes import EVERY, FLOATS, INTEGERS, NUMBERS
+from tests.functions import BINARY, BITS, ELEMENTARY, FORMATS, ORDERS, SUMS, UNARY, Array, Row
 from tests.goldens import GoldenFolder
 from tests.lang.test_function_table import of_one, of_words
 

@@ -9,6 +9,7 @@ import pytest
 
 import astdsl
 from astdsl.ir.dtypes import DType
+from astdsl.records import complete
 from tests.goldens import GoldenFolder
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -66,8 +67,8 @@ def signature_of(value: Any) -> str:
     """Write a signature without annotations, which are for type checkers; "" if it has none."""
     if not callable(value) or (inspect.isclass(value) and issubclass(value, Exception)):
         return ""
-    # Records write their methods when the first instance is made, or when asked.
-    getattr(getattr(value, "__init__", None), "complete", lambda: None)()
+    if inspect.isclass(value):
+        complete(value)
     try:
         found = inspect.signature(value)
     except ValueError:

@@ -30,9 +30,6 @@ from astdsl.lowering.nvptx.values import LV, i32, i64
 from astdsl.lowering.products import TCGEN05_COLUMNS, up
 
 LEAST_COLUMNS = 32
-# One access of 16 lanes of each warp: the columns of it, and the registers of a thread.
-HALF_CELLS = 8
-HALF_REGISTERS = 4
 _LANE_BIT = 16
 
 
@@ -180,15 +177,12 @@ class Access(NamedTuple):
 
 def accesses(emitter: Emitter, start: LV, cells: int, *, half: bool) -> Iterator[Access]:
     """Yield the loads or stores of some columns from `start` on, of 16 lanes a warp or of all."""
-    if half:
-        for first, count in powers(cells // HALF_CELLS, tcgen05.HALF_COLUMNS_PER_LOAD):
-            rows = tcgen05.load_half(count), tcgen05.store_half(count)
-            place = emitter.builder.add(start, i32(first * HALF_CELLS))
-            yield Access(first * HALF_REGISTERS, count * HALF_REGISTERS, *rows, place)
-        return
-    for first, count in powers(cells, tcgen05.COLUMNS_PER_LOAD):
-        place = emitter.builder.add(start, i32(first))
-        yield Access(first, count, tcgen05.load(count), tcgen05.store(count), place)
+    shape = tcgen05.HALF if half else tcgen05.LANE
+    columns, registers, counts = tcgen05.SHAPES[shape]
+    for first, count in powers(cells // columns, counts):
+        rows = tcgen05.load(count, shape), tcgen05.store(count, shape)
+        place = emitter.builder.add(start, i32(first * columns))
+        yield Access(first * registers, count * registers, *rows, place)
 
 
 def _accesses(emitter: Emitter, accumulator: Value, layout: Layout) -> Iterator[Access]:
@@ -214,7 +208,7 @@ def _rests(emitter: Emitter, accumulator: Value) -> Iterator[tuple[int, LV]]:
         return
     start = _own_lanes(emitter, accumulator)
     for block in range(-(-rows // TMEM_LANES)):
-        for first, count in powers(pitch - columns, tcgen05.COLUMNS_PER_LOAD):
+        for first, count in powers(pitch - columns, tcgen05.SHAPES[tcgen05.LANE].counts):
             yield count, emitter.builder.add(start, i32(block * pitch + columns + first))
 
 

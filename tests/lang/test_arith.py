@@ -28,16 +28,13 @@ from astdsl.ir.dtypes import (
     i32,
     i64,
     u8,
-    u16,
-    u32,
     u64,
 )
 from astdsl.ir.types import TileType
 from astdsl.lang.values import SUPPORTED, Tile
+from tests.dtypes import FLOATS, INTEGERS
 from tests.lang.harness import a_trace, computed
 
-FLOATS = (f64, f32, f16, bf16)
-INTEGERS = (i64, i32, i16, i8, u64, u32, u16, u8)
 NUMBERS = (*FLOATS, *INTEGERS)
 
 

@@ -14,18 +14,8 @@ from astdsl.errors import KernelError
 from astdsl.ir.dtypes import DType, boolean
 from astdsl.ir.types import TileType
 from astdsl.lang.parts import WORDS
-from tests.functions import (
-    BINARY,
-    ELEMENTARY,
-    EVERY,
-    MOVES,
-    ORDERS,
-    SUMS,
-    UNARY,
-    Array,
-    Row,
-    dtype_of,
-)
+from tests.dtypes import EVERY
+from tests.functions import BINARY, ELEMENTARY, MOVES, ORDERS, SUMS, UNARY, Array, Row, dtype_of
 from tests.lang.harness import a_trace
 from tests.lowering.nvptx.numbers import any_bits, pairs, some
 from tests.lowering.nvptx.tiles import distance

@@ -6,12 +6,24 @@ Source: PTX ISA 9.7.16.  Tensor-memory addresses are ``lane << 16 | column``, as
 from __future__ import annotations
 
 from functools import cache
+from typing import NamedTuple
 
 from astdsl.lowering.nvptx.asm.row import AsmRow, Effect
 from astdsl.lowering.target import TCGEN05
 
-COLUMNS_PER_LOAD = (1, 2, 4, 8, 16, 32, 64, 128)
-HALF_COLUMNS_PER_LOAD = (1, 2, 4, 8, 16, 32)
+LANE, HALF = "32x32b", "16x256b"
+"""The shapes of loads and stores: a lane for each thread of a warp, or 16 lanes for all of them."""
+
+
+class Shape(NamedTuple):
+    """The columns and a thread's registers of one repetition, and how many there can be."""
+
+    columns: int
+    registers: int
+    counts: tuple[int, ...]
+
+
+SHAPES = {LANE: Shape(1, 1, (1, 2, 4, 8, 16, 32, 64, 128)), HALF: Shape(8, 4, (1, 2, 4, 8, 16, 32))}
 ALLOCATIONS = (32, 64, 128, 256, 512)
 
 
@@ -88,15 +100,15 @@ FENCE_AFTER = _row("fence.after", "tcgen05.fence::after_thread_sync;")
 
 
 @cache
-def load(columns: int) -> AsmRow:
-    """Make the row that reads `columns` cells of this thread's lane (shape 32x32b).
+def load(count: int, shape: str = LANE) -> AsmRow:
+    """Make the row that reads `count` times the columns of a shape into this thread's registers.
 
     The results may be used after `wait_load` on the same registers only.
     """
-    outputs = _registers(columns)
+    outputs = _registers(count, shape)
     return AsmRow(
-        name=f"tcgen05.ld.x{columns}",
-        text=f"tcgen05.ld.sync.aligned.32x32b.x{columns}.b32 {_listed(outputs)}, [$address];",
+        name=f"tcgen05.ld.{shape}.x{count}",
+        text=f"tcgen05.ld.sync.aligned.{shape}.x{count}.b32 {_listed(outputs)}, [$address];",
         effect=Effect.ACTS,
         outputs=outputs,
         inputs={"address": "i32"},
@@ -105,42 +117,12 @@ def load(columns: int) -> AsmRow:
 
 
 @cache
-def store(columns: int) -> AsmRow:
-    """Make the row that writes `columns` cells of this thread's lane (shape 32x32b)."""
-    inputs = _registers(columns)
+def store(count: int, shape: str = LANE) -> AsmRow:
+    """Make the row that writes `count` times the columns of a shape from registers."""
+    inputs = _registers(count, shape)
     return AsmRow(
-        name=f"tcgen05.st.x{columns}",
-        text=f"tcgen05.st.sync.aligned.32x32b.x{columns}.b32 [$address], {_listed(inputs)};",
-        effect=Effect.ACTS,
-        inputs={"address": "i32"} | inputs,
-        requires=TCGEN05,
-    )
-
-
-@cache
-def load_half(columns: int) -> AsmRow:
-    """Make the row that reads 16 lanes of each warp, 8 * `columns` cells of them (16x256b).
-
-    The results may be used after `wait_load` on the same registers only.
-    """
-    outputs = _half_registers(columns)
-    return AsmRow(
-        name=f"tcgen05.ld.half.x{columns}",
-        text=f"tcgen05.ld.sync.aligned.16x256b.x{columns}.b32 {_listed(outputs)}, [$address];",
-        effect=Effect.ACTS,
-        outputs=outputs,
-        inputs={"address": "i32"},
-        requires=TCGEN05,
-    )
-
-
-@cache
-def store_half(columns: int) -> AsmRow:
-    """Make the row that writes 16 lanes of each warp, 8 * `columns` cells of them (16x256b)."""
-    inputs = _half_registers(columns)
-    return AsmRow(
-        name=f"tcgen05.st.half.x{columns}",
-        text=f"tcgen05.st.sync.aligned.16x256b.x{columns}.b32 [$address], {_listed(inputs)};",
+        name=f"tcgen05.st.{shape}.x{count}",
+        text=f"tcgen05.st.sync.aligned.{shape}.x{count}.b32 [$address], {_listed(inputs)};",
         effect=Effect.ACTS,
         inputs={"address": "i32"} | inputs,
         requires=TCGEN05,
@@ -160,16 +142,13 @@ def wait_load(registers: int) -> AsmRow:
     )
 
 
-def _registers(columns: int) -> dict[str, str]:
-    if columns not in COLUMNS_PER_LOAD:
-        raise AssertionError(f"tcgen05 moves 1, 2, 4, ..., 128 columns, not {columns}")
-    return {f"r{number}": "i32" for number in range(columns)}
-
-
-def _half_registers(columns: int) -> dict[str, str]:
-    if columns not in HALF_COLUMNS_PER_LOAD:
-        raise AssertionError(f"tcgen05 moves 1, 2, 4, ..., 32 times 8 columns, not {columns}")
-    return {f"r{number}": "i32" for number in range(4 * columns)}
+def _registers(count: int, shape: str) -> dict[str, str]:
+    columns, registers, counts = SHAPES[shape]
+    if count not in counts:
+        raise AssertionError(
+            f"tcgen05 moves 1, 2, 4, ..., {counts[-1]} times {columns} columns, not {count}"
+        )
+    return {f"r{number}": "i32" for number in range(registers * count)}
 
 
 def _listed(names: dict[str, str]) -> str:

@@ -10,28 +10,9 @@ import numpy as np
 from astdsl.ir.dtypes import (
     BOOL,
     DType,
-    bf16,
-    boolean,
-    f16,
-    f32,
-    f64,
-    i8,
-    i16,
-    i32,
-    i64,
-    u8,
-    u16,
-    u32,
-    u64,
 )
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
-FLOATS = (f16, bf16, f32, f64)
-SIGNED = (i8, i16, i32, i64)
-UNSIGNED = (u8, u16, u32, u64)
-INTEGERS = SIGNED + UNSIGNED
-NUMBERS = FLOATS + INTEGERS
-EVERY = (*NUMBERS, boolean)
 
 
 def special(dtype: DType) -> Array:

@@ -64,8 +64,10 @@ def made_rows() -> Iterator[AsmRow]:
     yield from map(copies.cp_async_wait, (0, 3))
     for columns in tcgen05.ALLOCATIONS:
         yield from (tcgen05.alloc(columns), tcgen05.dealloc(columns))
-    for columns in tcgen05.COLUMNS_PER_LOAD:
-        yield from (tcgen05.load(columns), tcgen05.store(columns), tcgen05.wait_load(columns))
+    for name, shape in tcgen05.SHAPES.items():
+        for count in shape.counts:
+            yield from (tcgen05.load(count, name), tcgen05.store(count, name))
+            yield tcgen05.wait_load(shape.registers * count)
     yield from map(warp.shuffle, warp.SHUFFLE_MODES)
     yield from map(warp.redux, warp.REDUX_OPERATIONS)
     yield from map(warp.vote, ("any", "all", "uni"))
@@ -74,8 +76,6 @@ def made_rows() -> Iterator[AsmRow]:
             yield warp.load_matrix(matrices, transpose=transpose)
             yield warp.store_matrix(matrices, transpose=transpose)
     yield wgmma.settle(("float",) * 4)
-    for columns in tcgen05.HALF_COLUMNS_PER_LOAD:
-        yield from (tcgen05.load_half(columns), tcgen05.store_half(columns))
     yield from (wgmma.wait(pending, ("float",) * count) for pending, count in WAITS)
     for type in ("half", "bfloat", "float", "double", "i16", "i32", "i64"):
         yield from (memory.guarded_load(type), memory.guarded_store(type))

@@ -6,16 +6,8 @@ import pytest
 from astdsl.ir import ops
 from astdsl.ir.core import Op, Value
 from astdsl.ir.dtypes import DType, boolean
-from tests.lowering.nvptx.numbers import (
-    EVERY,
-    FLOATS,
-    INTEGERS,
-    NUMBERS,
-    Array,
-    any_bits,
-    pairs,
-    some,
-)
+from tests.dtypes import EVERY, FLOATS, INTEGERS, NUMBERS
+from tests.lowering.nvptx.numbers import Array, any_bits, pairs, some
 from tests.lowering.nvptx.tiles import Compared, Tiles, run
 
 BINARY = [

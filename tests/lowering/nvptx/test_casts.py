@@ -7,7 +7,8 @@ from astdsl.errors import UnsupportedFeature
 from astdsl.ir import ops
 from astdsl.ir.core import Value
 from astdsl.ir.dtypes import DType, boolean, f8e4m3, f8e5m2, f8e8m0, f16, f32, f64, i32, tf32
-from tests.lowering.nvptx.numbers import EVERY, Array, some
+from tests.dtypes import EVERY
+from tests.lowering.nvptx.numbers import Array, some
 from tests.lowering.nvptx.tiles import Tiles, run
 
 CONVERTED = (*EVERY, f8e4m3, f8e5m2)

@@ -6,7 +6,8 @@ import pytest
 from astdsl.ir import ops
 from astdsl.ir.core import Op, Value
 from astdsl.ir.dtypes import DType, f32, f64
-from tests.lowering.nvptx.numbers import FLOATS, INTEGERS, Array, pairs, some
+from tests.dtypes import FLOATS, INTEGERS
+from tests.lowering.nvptx.numbers import Array, pairs, some
 from tests.lowering.nvptx.tiles import Tiles, run
 
 # Units in the last place of the result: libdevice's documented error and the last rounding.

@@ -15,7 +15,8 @@ from astdsl.lowering.layout.registers import (
     tmem_accumulator,
     wgmma_accumulator,
 )
-from tests.lowering.nvptx.numbers import EVERY, FLOATS, NUMBERS, Array, any_bits, some, without_nan
+from tests.dtypes import EVERY, FLOATS, NUMBERS
+from tests.lowering.nvptx.numbers import Array, any_bits, some, without_nan
 from tests.lowering.nvptx.tiles import THREADS, Tiles, run
 
 KINDS = ("sum", "prod", "min", "max", "any", "all")

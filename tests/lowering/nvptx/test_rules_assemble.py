@@ -11,7 +11,7 @@ from astdsl.lowering.nvptx.assemble import assemble
 from astdsl.lowering.nvptx.rules.arith import PLAIN
 from astdsl.lowering.nvptx.rules.elementary import FUNCTIONS
 from astdsl.lowering.target import TARGETS, Target
-from tests.lowering.nvptx.numbers import EVERY
+from tests.dtypes import EVERY
 from tests.lowering.nvptx.tiles import Tiles, ptx_of
 
 ELEMENTWISE: tuple[type[Op], ...] = (*PLAIN, *FUNCTIONS, ops.Sqrt, ops.Power)

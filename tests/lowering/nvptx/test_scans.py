@@ -13,7 +13,7 @@ from astdsl.ir.dtypes import DType, boolean, f32, i32, i64
 from astdsl.ir.types import TileType
 from astdsl.lowering.layout.levels import levels_along
 from astdsl.lowering.layout.registers import Digit, Layout, blocked
-from tests.lowering.nvptx.numbers import EVERY
+from tests.dtypes import EVERY
 from tests.lowering.nvptx.test_reductions import layouts_of, small
 from tests.lowering.nvptx.tiles import THREADS, Tiles, run
 

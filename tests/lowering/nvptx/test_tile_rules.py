@@ -16,7 +16,8 @@ from astdsl.lowering.layout.registers import (
     tmem_accumulator,
     wgmma_accumulator,
 )
-from tests.lowering.nvptx.numbers import EVERY, Array, any_bits
+from tests.dtypes import EVERY
+from tests.lowering.nvptx.numbers import Array, any_bits
 from tests.lowering.nvptx.tiles import THREADS, Tiles, run
 
 # Layouts of a tile of two axes, as products, loads along rows and along columns leave it.
