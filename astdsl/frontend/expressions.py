@@ -18,6 +18,21 @@ from astdsl.frontend.nodes import at, call, constant, load, place, walrus
 REFUSED = {ast.Yield: "yield", ast.YieldFrom: "yield from", ast.Await: "await"}
 
 
+def _in_pieces(argument: ast.expr) -> ast.expr:
+    """Return `__text__("i=", i)` for `f"i={i}"`: the running kernel prints its own values."""
+    if not isinstance(argument, ast.JoinedStr):
+        return argument
+    return at(place(argument), call("__text__", *map(_piece, argument.values)))
+
+
+def _piece(part: ast.expr) -> ast.expr:
+    is_plain = isinstance(part, ast.FormattedValue) and part.conversion == -1
+    if isinstance(part, ast.FormattedValue) and is_plain and part.format_spec is None:
+        return part.value
+    # A format is Python's, while tracing; it refuses kernel values by itself.
+    return part if isinstance(part, ast.Constant) else at(place(part), ast.JoinedStr([part]))
+
+
 class ExpressionRewriter(ast.NodeTransformer):
     """Rewrites the expressions of one function.
 
@@ -32,6 +47,8 @@ class ExpressionRewriter(ast.NodeTransformer):
     def visit_Call(self, node: ast.Call) -> ast.expr:
         """`f(x)`: what is called may be a helper to rewrite, or a builtin with a kernel meaning."""
         where = place(node)
+        if isinstance(node.func, ast.Name) and node.func.id == "print":
+            node.args = [_in_pieces(argument) for argument in node.args]
         self.generic_visit(node)
         is_super = isinstance(node.func, ast.Name) and node.func.id == "super"
         if is_super and self.receiver and not (node.args or node.keywords):

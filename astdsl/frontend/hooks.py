@@ -18,6 +18,7 @@ from astdsl.ir import ops
 from astdsl.lang import branching
 from astdsl.lang.blocks import call_unless, trace_branches, trace_for, trace_while
 from astdsl.lang.branching import as_condition
+from astdsl.lang.builtins import Text
 from astdsl.lang.names import Watch, any_flag, require_usable, restore, states
 from astdsl.lang.tracing import emit, fault
 from astdsl.lang.values import Tile
@@ -249,6 +250,12 @@ def refuse(session: Session, what: str) -> None:
     raise fault(UnsupportedSyntax, f"`{what}` is not supported in a kernel", help=way_out)
 
 
+def text(session: Session, *pieces: Any) -> str:
+    """Return an f-string of pieces, which `print` takes apart if some are kernel values."""
+    del session
+    return Text.of(pieces)
+
+
 def matched(session: Session, subject: Any) -> Any:
     """Return the subject of a `match` on structure."""
     del session
@@ -279,6 +286,7 @@ HOOKS: dict[str, Callable[..., Any]] = {
     "__raised__": raised,
     "__refuse__": refuse,
     "__stays_open__": stays_open,
+    "__text__": text,
     "__then__": then,
     "__unless__": unless,
     "__while__": while_,

@@ -7,7 +7,7 @@ kernel values Python's own runs.
 from __future__ import annotations
 
 import builtins
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial, reduce
 from typing import Any
 
@@ -67,6 +67,22 @@ def _all(x: Any, **options: Any) -> Any:
     return reduce(partial(binary, rows.BIT_AND), map(_bool, x))
 
 
+class Text(str):
+    """A text made while tracing, with the pieces that it was made of."""
+
+    pieces: tuple[Any, ...]
+
+    @classmethod
+    def of(cls, pieces: Sequence[Any]) -> str:
+        """Join pieces as an f-string does; a plain text if no piece is a kernel value."""
+        joined = "".join(map(format, pieces))
+        if next(tiles(pieces), None) is None:
+            return joined
+        made = cls(joined)
+        made.pieces = tuple(pieces)
+        return made
+
+
 def _print(
     *values: Any,
     sep: str | None = " ",
@@ -76,8 +92,9 @@ def _print(
 ) -> None:
     """Print one line when the kernel runs, in each block that gets there.
 
-    Tiles are written as NumPy writes arrays, long ones summarised; anything else as `str` says
-    while tracing. The order between blocks is unspecified. Raises UnsupportedFeature for `file`.
+    Tiles are written as NumPy writes arrays, long ones summarised, also those in an f-string
+    (`print(f"x = {x}")`) without a format; anything else as `str` says while tracing. The order
+    between blocks is unspecified. Raises UnsupportedFeature for `file`.
     """
     if file is not None or flush:
         raise fault(
@@ -89,11 +106,12 @@ def _print(
     kernel_values, pieces = [], [""]
     for number, value in enumerate(values):
         pieces[-1] += between if number else ""
-        if isinstance(value, Tile):
-            kernel_values.append(value.value)
-            pieces.append("")
-        else:
-            pieces[-1] += _text(value)
+        for part in value.pieces if isinstance(value, Text) else (value,):
+            if isinstance(part, Tile):
+                kernel_values.append(part.value)
+                pieces.append("")
+            else:
+                pieces[-1] += _text(part)
     pieces[-1] += last
     emit(ops.Print, values=tuple(kernel_values), pieces=tuple(pieces))
 

@@ -34,6 +34,7 @@ from astdsl import (
     warpgroup_id,
     zeros,
 )
+from astdsl.errors import NotConstant
 from astdsl.runtime import reports
 from tests.witnesses import TARGETS, agree
 
@@ -257,3 +258,31 @@ def test_each_warpgroup_says_its_own(
         "warpgroup 0 [0. 1. 2.] 8128.0",
         "warpgroup 1 [0. 2. 4.] 16256.0",
     ]
+
+
+@kernel
+def told(x: In[f32, "N"], o: Out[f32, "N"], *, b=4):
+    (N,) = x.shape
+    with pipeline(cdiv(N, b)) as i:
+        part = x[tile(i, b)]
+        print(f"block {i} of {b:02d}: {part.max()}", f"{b}{part.dtype!s:>5}", sep=" | ")
+        o[tile(i, b)] = part
+
+
+def test_an_f_string_tells_the_values_of_the_running_kernel(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    x = np.arange(8, dtype=np.float32)
+    lines = said_by_all(capsys, lambda place: told.on(place[0], target=place[1])(x))
+    assert lines == ["block 0 of 04: 3.0 | 4  f32", "block 1 of 04: 7.0 | 4  f32"]
+
+
+@kernel
+def formatted(x: In[f32, "N"], o: Out[f32, "N"]):
+    print(f"{x[0]:.2f}")
+    o[0] = x[0]
+
+
+def test_a_format_of_a_kernel_value_is_refused() -> None:
+    with pytest.raises(NotConstant, match="known only when the kernel runs"):
+        formatted(np.ones(1, np.float32))
