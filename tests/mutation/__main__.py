@@ -20,7 +20,6 @@ from multiprocessing.context import ForkProcess
 from pathlib import Path
 
 from tests.mutation.mutants import Mutant, mutant
-from tests.mutation.subjects import ALSO, SUBJECTS
 from tests.mutation.trial import GOOD, Verdict, judge
 
 MOST_BYTES = 6 << 30
@@ -43,15 +42,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=0, help="of the first (%(default)s)")
     parser.add_argument("--jobs", type=int, default=1, help="processes at a time (%(default)s)")
     parser.add_argument("--limit", type=float, default=60, help="seconds a mutant (%(default)s)")
-    parser.add_argument("--also", action="store_true", help="other kernels of the repository")
     parser.add_argument("--show", action="store_true", help="print every verdict")
     options = parser.parse_args(arguments)
     warm_up()
     seeds = range(options.seed, options.seed + options.count)
     score = Counter[str]()
     with tempfile.TemporaryDirectory() as folder:
-        mutants = (mutant(seed, ALSO if options.also else SUBJECTS) for seed in seeds)
-        for found, verdict in verdicts(mutants, Path(folder), options.jobs, options.limit):
+        made = map(mutant, seeds)
+        for found, verdict in verdicts(made, Path(folder), options.jobs, options.limit):
             score[verdict.outcome] += 1
             if options.show or not verdict.is_good:
                 print(f"{verdict.outcome}: {found.name}\n    {verdict.told}", flush=True)

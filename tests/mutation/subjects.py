@@ -32,6 +32,8 @@ class Subject:
     edits: tuple[tuple[str, str], ...] = ()
     # Whether the shapes of the outputs do not follow from the inputs'.
     needs_outputs: bool = False
+    # The numbers of the last array, where random ones would say nothing.
+    last: tuple[int, ...] = ()
 
     @property
     def name(self) -> str:
@@ -49,27 +51,33 @@ class Subject:
 
     @cached_property
     def lines(self) -> list[range]:
-        """The lines of the kernel and of the helpers that the file's kernels share."""
-        functions = [f for f in ast.parse(self.text).body if isinstance(f, Function)]
-        chosen = [f for f in functions if f.name == self.kernel or _is_helper(f)]
-        return [range(_first_line(f), (f.end_lineno or f.lineno) + 1) for f in chosen]
+        """The lines of the kernel and of the file's functions that it names, or they do."""
+        functions = {f.name: f for f in ast.parse(self.text).body if isinstance(f, Function)}
+        chosen, waiting = dict[str, Function](), [self.kernel]
+        while waiting:
+            name = waiting.pop()
+            chosen[name] = functions[name]
+            waiting += (_names(functions[name]) & set(functions)) - set(chosen)
+        return [range(_first_line(f), (f.end_lineno or f.lineno) + 1) for f in chosen.values()]
 
-    def arguments(self, seed: int) -> list[Array]:
-        """Return fresh inputs."""
+    def arguments(self, seed: int) -> list[Any]:
+        """Return fresh inputs: arrays, and the numbers of those without a shape."""
         random = np.random.default_rng(seed)
-        return [
+        made = [
             random.integers(-LARGEST, LARGEST, shape, endpoint=True).astype(dtype)
             for dtype, shape in self.arrays
         ]
+        if self.last:
+            made[-1][...] = self.last
+        return [array if array.shape else array.item() for array in made]
 
     def output_arrays(self) -> list[Array]:
         """Return fresh outputs: what a kernel does not write stays as it is."""
         return [np.full(shape, -1, dtype) for dtype, shape in self.outputs]
 
 
-def _is_helper(function: Function) -> bool:
-    is_kernel = bool(function.decorator_list) or bool(function.args.kwonlyargs)
-    return not is_kernel and function.name != "main"
+def _names(function: Function) -> set[str]:
+    return {node.id for node in ast.walk(function) if isinstance(node, ast.Name)}
 
 
 def _first_line(function: Function) -> int:
@@ -91,6 +99,65 @@ _SMALL_BENCH = (("bm=64, bn=64", "bm=8, bn=16"),)
 _ADD, _SUM = "examples/tutorial/01_add.py", "examples/tutorial/02_reduction.py"
 _DOUBLE = "examples/tutorial/03_double_buffering.py"
 _GELU = "examples/matmul_bias_gelu.py"
+
+# The library's, and roles of warpgroups written by hand.
+_ATTENTION, _BY_ELEMENT = "stdlib/attention.py", "stdlib/elementwise.py"
+_PRODUCTS, _NORMS = "stdlib/matmul.py", "stdlib/normalisation.py"
+_KEYS: Geometry = ("f2", (1, 2, 40, 32))
+_SUMS: Geometry = ("f4", (1, 2, 40))
+_HALF_IMAGE: Geometry = ("f2", (20, 40))
+_SMALL_KEYS = (("bq=64,\n    bk=64", "bq=32,\n    bk=16"),)
+_SMALL_TILES = (("bm=32, bn=128", "bm=8, bn=16"), ("bm=64, bn=64", "bm=8, bn=16"))
+_SMALL_PRODUCTS = (("bm=64, bn=64, bk=64", "bm=64, bn=16, bk=16"), *_SMALL_PRODUCT)
+_WHOLE_ROWS = (("bn=1024", "bn=32"),)
+_COLUMN, _ROW = (("f4", (shape,)) for shape in (9, 30))
+LIBRARY = (
+    Subject(_ATTENTION, "attention", (_KEYS, _KEYS, _KEYS), (_KEYS, _SUMS), _SMALL_KEYS),
+    Subject(
+        _ATTENTION, "attention_backward", (*[_KEYS] * 4, _SUMS, _KEYS), (_KEYS, _KEYS, _KEYS),
+        _SMALL_KEYS,
+    ),
+    Subject(_BY_ELEMENT, "dropout", (_IMAGE, ("i4", ())), (_IMAGE,), _SMALL_TILES),
+    Subject(_BY_ELEMENT, "transpose", (_IMAGE,), (("f4", (40, 20)),), _SMALL_TILES),
+    Subject(_BY_ELEMENT, "swiglu", (_HALF_IMAGE, _HALF_IMAGE), (_HALF_IMAGE,), _SMALL_TILES),
+    Subject(_PRODUCTS, "matmul", _MATRICES, (("f2", (70, 20)),), _SMALL_PRODUCTS),
+    Subject(
+        _PRODUCTS, "batched_matmul", (("f2", (2, 70, 40)), ("f2", (2, 40, 20))),
+        (("f2", (2, 70, 20)),), _SMALL_PRODUCTS,
+    ),
+    Subject(
+        _PRODUCTS, "quantise_rows", (_TABLE,), (("i1", (9, 30)), ("f4", (9,))),
+        (("bk=1024", "bk=32"),),
+    ),
+    Subject(
+        _PRODUCTS, "matmul_dequantised", (("f2", (70, 40)), ("i1", (40, 20)), ("f4", (20,))),
+        (("f2", (70, 20)),), _SMALL_PRODUCTS,
+    ),
+    Subject(
+        _PRODUCTS, "matvec", (("f4", (70, 40)), ("f4", (40,))), (("f4", (70,)),),
+        (("bk=256, parts=1", "bk=16, parts=2"),),
+    ),
+    Subject(
+        _NORMS, "layer_norm", (_TABLE, _ROW, _ROW), (_TABLE, _COLUMN, _COLUMN), _WHOLE_ROWS,
+    ),
+    Subject(
+        _NORMS, "layer_norm_backward", (_TABLE, _ROW, _COLUMN, _COLUMN, _TABLE),
+        (_TABLE, _ROW, _ROW), (*_WHOLE_ROWS, ("parts=8", "parts=2")),
+    ),
+    Subject(_NORMS, "rms_norm", (_TABLE, _ROW), (_TABLE,), _WHOLE_ROWS),
+    Subject("stdlib/softmax.py", "softmax", (_TABLE,), (_TABLE,), (("bn=1024", "bn=16"),)),
+    Subject(
+        "stdlib/softmax.py", "cross_entropy", (_TABLE, ("i4", (9,))), (_COLUMN,),
+        (("bn=1024", "bn=16"),),
+    ),
+)  # fmt: skip
+_HANDS = "tests/acceptance/test_warpgroups.py"
+_SQUARE: Geometry = ("f2", (64, 64))
+_WIDE: Geometry = ("f4", (128, 64))
+BY_HAND = (
+    Subject(_HANDS, "copied", (_SQUARE,), (_SQUARE,), (("repeats=10", "repeats=1"),)),
+    Subject(_HANDS, "added", (_WIDE, _WIDE), (_WIDE,)),
+)
 
 SUBJECTS = (
     Subject("examples/matmul.py", "matmul", _MATRICES, (_PRODUCT,), _SMALL_PRODUCT),
@@ -131,31 +198,21 @@ SUBJECTS = (
         _SMALL_PRODUCT, needs_outputs=True,
     ),
     Subject("examples/transpose.py", "transpose", (_IMAGE,), (("f4", (40, 20)),)),
+    Subject(
+        "examples/grouped_matmul.py", "grouped_matmul",
+        (("f2", (70, 40)), ("f2", (3, 40, 20)), ("i4", (4,))), (("f4", (70, 20)),),
+        (("bm=64,\n    bn=64,\n    bk=64", "bm=64,\n    bn=16,\n    bk=16"),), last=(0, 20, 20, 70),
+    ),
+    *LIBRARY,
+    *BY_HAND,
 )  # fmt: skip
-# Kernels beside these, in roles written by hand and from the library: `--also`.
-_WIDE: Geometry = ("f4", (128, 64))
-_KEYS: Geometry = ("f2", (1, 2, 40, 32))
-_HANDS = "tests/acceptance/test_warpgroups.py"
-ALSO = (
-    Subject(
-        _HANDS, "copied", (("f2", (64, 64)),), (("f2", (64, 64)),), (("repeats=10", "repeats=1"),)
-    ),
-    Subject(_HANDS, "added", (_WIDE, _WIDE), (_WIDE,)),
-    Subject("stdlib/softmax.py", "softmax", (_TABLE,), (_TABLE,), (("bn=1024", "bn=16"),)),
-    Subject(
-        "stdlib/normalisation.py",
-        "rms_norm",
-        (_TABLE, ("f4", (30,))),
-        (_TABLE,),
-        (("bn=1024", "bn=32"),),
-    ),
-    Subject("stdlib/attention.py", "attention", (_KEYS, _KEYS, _KEYS), (_KEYS, ("f4", (1, 2, 40)))),
-)
 
 
 def kernels_of_the_repository() -> Iterator[str]:
-    """Yield each kernel of the examples and of the benchmarks, as `file:kernel`."""
-    for path in sorted([*(ROOT / "examples").rglob("*.py"), ROOT / "bench/kernels.py"]):
+    """Yield each kernel of examples, benchmarks and library, as `file:kernel`."""
+    folders = [ROOT / "examples", ROOT / "stdlib"]
+    files = [path for folder in folders for path in folder.rglob("*.py")]
+    for path in sorted([*files, ROOT / "bench/kernels.py"]):
         for function in ast.parse(path.read_text(encoding="utf-8")).body:
             if isinstance(function, Function) and not _is_plain(function, path):
                 yield f"{path.relative_to(ROOT).as_posix()}:{function.name}"
