@@ -10,7 +10,7 @@ import functools
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from types import FunctionType, MethodType
-from typing import Any, NamedTuple, overload
+from typing import TYPE_CHECKING, Any, NamedTuple, overload
 
 from astdsl import backend
 from astdsl.call import Callee, prepare, resolve, row_major, where
@@ -26,9 +26,15 @@ from astdsl.records import dataclass, replace
 from astdsl.runtime.arrays import ArrayView, Where
 from astdsl.runtime.boundary import Boundary
 from astdsl.runtime.devices import find_device, selected_device, settled_target
+from astdsl.runtime.emulation import check_options, emulated
 from astdsl.runtime.launch import Launch, describe
 from astdsl.runtime.recent import Check, check_of
 from astdsl.source import Span
+
+if TYPE_CHECKING:
+    from typing import Unpack
+
+    from astdsl.runtime.emulation import Emulation
 
 # Prepared launches that a kernel keeps; they are made again when there are more.
 MAX_LAUNCHES = 4096
@@ -150,9 +156,13 @@ class Kernel:
         with self.boundary:
             return self._run("", "", (), args, kwargs)
 
-    def on(self, device: str = "", *, target: str = "") -> Placed:
-        """Return this kernel placed on a device, or compiled for a target."""
-        return Placed(self, device, target)
+    def on(self, device: str = "", *, target: str = "", **options: Unpack[Emulation]) -> Placed:
+        """Return this kernel placed on a device, or compiled for a target.
+
+        The emulator has options, which `astdsl.device` explains: `completion`, `order`,
+        `fp8_accumulate`. Raises DeviceUnavailable.
+        """
+        return Placed(self).on(device, target=target, **options)
 
     def lower(self, *args: Any, target: str = "", **kwargs: Any) -> Lowered:
         """Compile for arrays or `spec`s without launching; nothing is done before it is asked for.
@@ -269,10 +279,12 @@ class Placed:
         device: str = "",
         target: str = "",
         receiver: tuple[Any, ...] = (),
+        options: Mapping[str, Any] | None = None,
     ) -> None:
         functools.update_wrapper(self, kernel)
         self._kernel = kernel
         self._place = (device, target, receiver)
+        self._options = dict(options or {})
 
     def __repr__(self) -> str:
         return f"<{self._kernel!r} placed>"
@@ -295,12 +307,19 @@ class Placed:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Launch on this device."""
         with self._kernel.boundary:
-            return self._kernel._run(*self._place, args, kwargs)
+            if not self._options:
+                return self._kernel._run(*self._place, args, kwargs)
+            with emulated(self._options):
+                return self._kernel._run(*self._place, args, kwargs)
 
-    def on(self, device: str = "", *, target: str = "") -> Placed:
-        """Return the kernel on another device or for another target."""
+    def on(self, device: str = "", *, target: str = "", **options: Unpack[Emulation]) -> Placed:
+        """Return the kernel on another device or for another target, or emulated otherwise."""
         old_device, old_target, receiver = self._place
-        return Placed(self._kernel, device or old_device, target or old_target, receiver)
+        place = device or old_device, target or old_target, receiver
+        every = {**(self._options if place[0] == old_device else {}), **options}
+        with self._kernel.boundary:
+            check_options(place[0], every)
+        return Placed(self._kernel, *place, every)
 
     def lower(self, *args: Any, target: str = "", **kwargs: Any) -> Lowered:
         """Compile for arrays or `spec`s without launching."""

@@ -59,7 +59,7 @@ REGISTRIES = {
     "astdsl.lowering.nvptx.function.TILES",
     "astdsl.lowering.schedule.block._HANDLERS",
 }
-CONTEXT_VARIABLES = {"astdsl.lang.tracing", "astdsl.runtime.devices"}
+CONTEXT_VARIABLES = {"astdsl.lang.tracing", "astdsl.runtime.devices", "astdsl.runtime.emulation"}
 
 RICH_ROOM = "astdsl.cli.render"
 

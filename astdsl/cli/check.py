@@ -30,7 +30,7 @@ from astdsl.frontend.signature import Signature
 from astdsl.ir.evaluate.rehearsal import rehearse
 from astdsl.kernel import Kernel, Placed
 from astdsl.lowered import Lowered
-from astdsl.runtime.devices import emulated
+from astdsl.runtime.emulation import emulated
 
 HELP = "look for races, deadlocks, accesses out of bounds and wrong results"
 # What is found in a kernel; any other error ends the command.
@@ -154,7 +154,7 @@ def _compare(subject: Subject, seed: int, way: tuple[str, str]) -> Finding | Non
     how = f"on the emulator, data {seed}, copies complete {completion}, threads go {order}"
 
     def emulate() -> None:
-        with emulated(completion, order):
+        with emulated({"completion": completion, "order": order}):
             got.update(subject.outputs("emulator", seed))
 
     found = _caught(how, emulate)

@@ -1,7 +1,7 @@
 """The devices: which there are, which one is chosen, and how each runs a kernel.
 
-Invariant: this module and `backend.py` hold the package's only late imports; choosing or listing a
-device loads nothing.
+Invariant: this module, `backend.py` and `on_demand.py` hold the package's only late imports;
+choosing or listing a device loads nothing.
 """
 
 from __future__ import annotations
@@ -9,12 +9,11 @@ from __future__ import annotations
 import ctypes
 import os
 import re
-import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import cache
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -25,10 +24,16 @@ from astdsl.records import dataclass
 from astdsl.runtime import reports
 from astdsl.runtime.artifact import Artifact
 from astdsl.runtime.classes import launch_strides
+from astdsl.runtime.emulation import check_options, emulated, emulation
 from astdsl.runtime.launch import Argument, Counts, Launcher, array_of
 from astdsl.runtime.maps import map_fields
 from astdsl.runtime.scratch import scratch_argument, scratch_array
 from astdsl.source import Span, source_line
+
+if TYPE_CHECKING:
+    from typing import Unpack
+
+    from astdsl.runtime.emulation import Emulation
 
 DEFAULT_TARGET = "sm_90a"
 DRIVER_LIBRARY = "libcuda.so.1"
@@ -127,15 +132,15 @@ class Emulator:
             every, memory = [*arguments, *scratch], [*memory, *made]
             addresses = [*values, *(x.__array_interface__["data"][0] for x in made)]
             unwritten = {i: Unwritten(x) for i, x in _unwritten(every, memory)}
-            completion, order = emulator_schedule()
+            options = emulation()
             for entry, grid in zip(plan.entries, counts.grids, strict=True):
                 given = [_encode(slot, every, addresses, memory) for slot in entry.slots]
                 passed = {slot.param for slot in entry.slots}
                 try:
                     run(
                         ptx, entry.name, (grid, 1, 1), (entry.threads, 1, 1), given,
-                        shared_bytes=entry.shared_bytes, completion=completion, order=order,
-                        uninitialised=[x for i, x in unwritten.items() if i in passed],
+                        shared_bytes=entry.shared_bytes,
+                        uninitialised=[x for i, x in unwritten.items() if i in passed], **options,
                     )  # fmt: skip
                 except DeviceFault as fault:
                     if log is not None:
@@ -196,6 +201,7 @@ def _driver() -> Any:
 
 @cache
 def _has_assembler() -> bool:
+    import shutil
     from importlib.util import find_spec
 
     return bool(shutil.which("ptxas")) or find_spec("nvidia") is not None
@@ -203,7 +209,6 @@ def _has_assembler() -> bool:
 
 DEVICES: dict[str, Device] = {d.name: d for d in (Cuda(), Emulator(), Reference())}
 _selected: ContextVar[str] = ContextVar("selected", default="")
-_emulated: ContextVar[tuple[str, ...]] = ContextVar("emulated", default=())
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,11 +234,21 @@ def devices() -> tuple[DeviceInfo, ...]:
 
 
 @contextmanager
-def device(name: str) -> Iterator[None]:
-    """Run kernels on a device inside the `with`. Raises DeviceUnavailable."""
-    token = _selected.set(find_device(name).name)
+def device(name: str, **options: Unpack[Emulation]) -> Iterator[None]:
+    """Run kernels on a device inside the `with`, with options of the emulator.
+
+    `device("emulator", completion="early", order=7, fp8_accumulate="hardware")`: asynchronous work
+    completes as "late" (the default) or as "early" as is legal, or at moments drawn from a seed;
+    the threads that are behind ("min-pc", the default), ahead ("max-pc"), each in turn
+    ("round-robin") or drawn from a seed go first; FP8 products of `wgmma` are summed "exact" (the
+    default) or in the 14 bits that Hopper keeps ("hardware"). Raises DeviceUnavailable.
+    """
+    chosen = find_device(name).name
+    check_options(chosen, options)
+    token = _selected.set(chosen)
     try:
-        yield
+        with emulated(options):
+            yield
     finally:
         _selected.reset(token)
 
@@ -281,29 +296,6 @@ def check_places(device: Device, arguments: Sequence[Argument]) -> None:
                 argument.where.place,
                 help='use the device "cuda", or copy it to the host, for example by `.cpu()`',
             )
-
-
-def emulator_schedule() -> tuple[Any, Any]:
-    """Say when asynchronous work completes on the emulator, and which threads go first.
-
-    That of the `emulated` around; else `ASTDSL_COMPLETION`: `late` (as late as legal, the default),
-    `early` (at issue), or the seed of random moments; and `ASTDSL_ORDER`: `min-pc` (the default),
-    `max-pc`, `round-robin`, or a seed.
-    """
-    names = ("ASTDSL_COMPLETION", "late"), ("ASTDSL_ORDER", "min-pc")
-    wanted = _emulated.get() or tuple(os.environ.get(name) or usual for name, usual in names)
-    completion, order = (int(x) if x.isdecimal() else x for x in wanted)
-    return completion, order
-
-
-@contextmanager
-def emulated(completion: str, order: str) -> Iterator[None]:
-    """Let the emulator complete asynchronous work and order threads in one of its ways."""
-    token = _emulated.set((completion, order))
-    try:
-        yield
-    finally:
-        _emulated.reset(token)
 
 
 def find_device(name: str) -> Device:

@@ -12,7 +12,7 @@ import pytest
 from astdsl.cli import check
 from astdsl.cli.main import main
 from astdsl.errors import DeviceError, ProtocolError
-from astdsl.runtime.devices import emulated, emulator_schedule
+from astdsl.runtime.emulation import emulated, emulation
 from astdsl.source import Span
 
 HERE = Path(__file__).parent
@@ -82,6 +82,7 @@ def test_one_mistake_found_in_two_ways_is_one_finding() -> None:
 
 
 def test_the_emulator_runs_as_the_surrounding_block_says() -> None:
-    assert emulator_schedule() == ("late", "min-pc")
-    with emulated("7", "max-pc"):
-        assert emulator_schedule() == (7, "max-pc")
+    usual = {"completion": "late", "order": "min-pc", "fp8_accumulate": "exact"}
+    assert emulation() == usual
+    with emulated({"completion": "7", "order": "max-pc"}):
+        assert emulation() == {**usual, "completion": 7, "order": "max-pc"}
