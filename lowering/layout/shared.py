@@ -217,11 +217,14 @@ class SharedPlan:
         self._place(value, count * BARRIER_BYTES, BARRIER_BYTES, is_own)
 
     def reserve_tensor_memory(self, barriers: int) -> None:
-        """Make room for the address of tensor memory, and for `barriers` of its products."""
+        """Make room for the address of tensor memory, and for `barriers` of its products.
+
+        Each runner has so many, as it counts its own products.
+        """
         self.tensor_address_bytes = _up(self.used_bytes, BARRIER_BYTES)
         self.product_barriers_bytes = self.tensor_address_bytes + BARRIER_BYTES
         self.product_barriers = barriers
-        self.used_bytes = self.product_barriers_bytes + barriers * BARRIER_BYTES
+        self.used_bytes = self.product_barriers_bytes + self.runners * barriers * BARRIER_BYTES
 
     def require_scratch(self, size_bytes: int) -> None:
         """Make the scratch at least this large."""

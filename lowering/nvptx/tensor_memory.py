@@ -1,7 +1,8 @@
 """Tensor memory of sm_100a: reserving it, moving tiles in and out, waiting for products.
 
 Products complete in the order in which they were committed (PTX ISA, 9.7.16.6). Product number n,
-counted since the block began, arrives at barrier `n % count` and completes its phase `n // count`;
+counted since the block began, arrives at barrier `n % count` and completes its phase `n // count`
+(where each warpgroup runs the program itself, it counts its own, and has barriers of its own);
 a wait for product -1 passes at once, as parity 1 of a fresh barrier does. Every product is waited
 for, in order: a barrier whose phase nobody saw complete could be taken for a phase before.
 
@@ -35,17 +36,20 @@ _LANE_BIT = 16
 
 @dataclass(slots=True)
 class TensorMemory:
-    """What a kernel has of tensor memory: the address of its columns, and who has which."""
+    """What a kernel has of tensor memory: the address of its columns, and who has which.
+
+    Of what each warpgroup has for itself, `strides` are the columns from one's to the next one's.
+    No more products than `most_unseen` are started between two waits: each stands once in the
+    body. `cells` says of each buffer how many elements share 32 bits.
+    """
 
     base: LV
     columns: dict[Value, int]
+    strides: dict[Value, int]
     allocated: int
     products: LV
     most_unseen: int
     cells: dict[Value, int]
-    """No more products than this are started between two waits: each stands once in the body.
-    `cells` says of each buffer how many elements share 32 bits.
-    """
 
 
 def columns_of(op: ops.AllocAccumulator | ops.AllocTmem) -> int:
@@ -71,26 +75,38 @@ def reserve(emitter: Emitter, body: Block) -> TensorMemory | None:
     found = [op for op in walk(body) if isinstance(op, (ops.AllocAccumulator, ops.AllocTmem))]
     if not found:
         return None
-    places, used = _places(found, body)
+    runners = emitter.shared.runners
+    strides = {op.result: columns_of(op) for op in found if _is_own(op)}
+    places, used = _places(found, body, runners)
     allocated = max(LEAST_COLUMNS, 1 << (used - 1).bit_length())
     if allocated > emitter.target.tmem_columns:
+        several = f"{runners} warpgroups take smaller blocks, or let fewer of them multiply: "
         raise TileTooLarge(
             f"the accumulators and buffers take {used} columns of tensor memory, "
             f"{emitter.target.tmem_columns} is all",
-            *((op.span, f"{columns_of(op)} columns") for op in found),
-            help="take smaller blocks: a block of (128, n) takes n columns",
+            *((op.span, _note(op, runners)) for op in found),
+            help=f"{several if strides else 'take smaller blocks: '}a block of (128, n) takes n "
+            "columns",
         )
     base, counter = _allocate(emitter, allocated), _counter(emitter)
     products = sum(isinstance(op, ops.MatrixMultiply) for op in walk(body))
     cells = {op.result: elements_per_cell(op) for op in found if isinstance(op, ops.AllocTmem)}
-    return TensorMemory(base, places, allocated, counter, products, cells)
+    return TensorMemory(base, places, strides, allocated, counter, products, cells)
+
+
+def _is_own(op: ops.AllocAccumulator | ops.AllocTmem) -> bool:
+    return isinstance(op, ops.AllocAccumulator) and op.per_warpgroup
+
+
+def _note(op: ops.AllocAccumulator | ops.AllocTmem, runners: int) -> str:
+    return f"{f'{runners} x ' if _is_own(op) else ''}{columns_of(op)} columns"
 
 
 def _places(
-    found: Sequence[ops.AllocAccumulator | ops.AllocTmem], body: Block
+    found: Sequence[ops.AllocAccumulator | ops.AllocTmem], body: Block, runners: int
 ) -> tuple[dict[Value, int], int]:
     """Return the first column of each buffer, and how many all take; those of a union share."""
-    columns = {op.result: columns_of(op) for op in found}
+    columns = {op.result: columns_of(op) * (runners if _is_own(op) else 1) for op in found}
     unions = [op for op in walk(body) if isinstance(op, ops.Overlap) and op.refs[0] in columns]
     regions = [union.groups() for union in unions]
     taken = {value for groups in regions for group in groups for value in group}
@@ -120,7 +136,7 @@ def _allocate(emitter: Emitter, columns: int) -> LV:
         builder.asm(tcgen05.alloc(columns), builder.shared_address(place))
         builder.asm(tcgen05.RELINQUISH)
     with emitter.guarded(emitter.is_first_thread(), "initialise"):
-        for number in range(emitter.shared.product_barriers):
+        for number in range(emitter.shared.runners * emitter.shared.product_barriers):
             builder.asm(barriers.MBARRIER_INIT, _barrier(emitter, i32(number)), i32(1))
         builder.asm(barriers.FENCE_MBARRIER_INIT)
     builder.asm(tcgen05.FENCE_BEFORE)
@@ -152,9 +168,13 @@ def memory_of(emitter: Emitter) -> TensorMemory:
 
 
 def address(emitter: Emitter, accumulator: Value) -> LV:
-    """Return the address of an accumulator's lane 0, column 0."""
-    memory = memory_of(emitter)
-    return emitter.builder.add(memory.base, i32(memory.columns[accumulator]))
+    """Return the address of an accumulator's lane 0, column 0: the warpgroup's if it has one."""
+    builder, memory = emitter.builder, memory_of(emitter)
+    first = builder.add(memory.base, i32(memory.columns[accumulator]))
+    number, stride = emitter.crew.number, memory.strides.get(accumulator, 0)
+    if number is None or not stride:
+        return first
+    return builder.add(first, builder.mul(number, i32(stride)))
 
 
 def _own_lanes(emitter: Emitter, accumulator: Value) -> LV:
@@ -291,9 +311,11 @@ def _wait_for(emitter: Emitter, product: LV) -> None:
 
 
 def _slot(emitter: Emitter, number: LV) -> LV:
-    builder = emitter.builder
-    mask = i64(emitter.shared.product_barriers - 1)
-    return builder.cast("trunc", builder.and_(number, mask), "i32")
+    """Return the number of a product's barrier, among those of every warpgroup."""
+    builder, count = emitter.builder, emitter.shared.product_barriers
+    slot = builder.cast("trunc", builder.and_(number, i64(count - 1)), "i32")
+    runner = emitter.crew.number
+    return slot if runner is None else builder.add(slot, builder.mul(runner, i32(count)))
 
 
 def _barrier(emitter: Emitter, number: LV) -> LV:

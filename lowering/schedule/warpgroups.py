@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from itertools import combinations
 
-from astdsl.errors import ParallelConflict, ProtocolError, TypeMismatch, UnsupportedFeature
+from astdsl.errors import ParallelConflict, ProtocolError, TypeMismatch
 from astdsl.ir import ops
 from astdsl.ir.core import Op, Value
 from astdsl.ir.rewrite import Emit, replace_fields, rewrite_block
@@ -36,8 +36,11 @@ def keep_apart(launch: ops.Launch, made: Iterable[Value], target: Target) -> ops
     """Return the launch with an allocation of its own for each warpgroup, where several need one.
 
     `made` are the allocations that the schedule added: each pipeline is run by who enters it.
-    Errors: UnsupportedFeature for accumulators in tensor memory, which the block has once.
+    Accumulators in registers are apart already.
     """
+    placed: tuple[type[Op], ...] = (ops.AllocSmem, ops.AllocBarrier)
+    if target.has(TCGEN05):
+        placed = (*placed, ops.AllocAccumulator)
     users: dict[Value, set[int]] = {value: set() for value in made}
     for found in (reach(launch.body, k) for k in range(launch.warpgroups)):
         for value in (v for op in found.ops for v in op.operands if v in users):
@@ -45,19 +48,11 @@ def keep_apart(launch: ops.Launch, made: Iterable[Value], target: Target) -> ops
     shared = {value for value, by in users.items() if len(by) > 1}
 
     def own(op: Op, emit: Emit) -> tuple[Value, ...] | None:
-        if shared.isdisjoint(op.results):
+        if shared.isdisjoint(op.results) or not isinstance(op, placed):
             return None
-        if isinstance(op, ops.AllocSmem | ops.AllocBarrier):
-            made = replace_fields(op, per_warpgroup=True)
-            emit(made)
-            return made.results
-        if isinstance(op, ops.AllocAccumulator) and target.has(TCGEN05):
-            raise UnsupportedFeature(
-                "two warpgroups multiply the same accumulator's tiles in tensor memory",
-                (op.span, "this product"),
-                help="let one warpgroup multiply, or leave `warpgroups=` out",
-            )
-        return None
+        made = replace_fields(op, per_warpgroup=True)
+        emit(made)
+        return made.results
 
     return replace_fields(launch, body=rewrite_block(launch.body, own))
 
