@@ -56,9 +56,8 @@ class DType:
 
     @property
     def bytes(self) -> int:
-        """Bytes of one element in memory; an error for types under a byte."""
-        assert self.bits % 8 == 0, f"{self.name} has no whole byte size"
-        return self.bits // 8
+        """Bytes of one element by itself; two of 4 bits share a byte only where they are packed."""
+        return -(-self.bits // 8)
 
 
 def _row(name: str, kind: str, bits: int, numpy: Any) -> DType:
@@ -141,6 +140,8 @@ def largest_value(dtype: DType) -> float | int | bool:
 def _extreme(dtype: DType, *, largest: bool) -> float | int | bool:
     if dtype.kind == BOOL:
         return largest
+    if dtype is f8e8m0:  # powers of two: it holds neither a sign nor an infinity
+        return 2.0 ** (127 if largest else -127)
     if dtype.is_float:
         return float("inf") if largest else float("-inf")
     info = np.iinfo(dtype.numpy)

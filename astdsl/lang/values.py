@@ -26,8 +26,10 @@ from astdsl.ir.dtypes import (
     DType,
     bf16,
     boolean,
+    f4e2m1,
     f8e4m3,
     f8e5m2,
+    f8e8m0,
     f16,
     f32,
     f64,
@@ -504,7 +506,8 @@ def _operand_help(x: object) -> str:
 
 # What this version computes in: the backend and both witnesses know these.
 SUPPORTED = (
-    f64, f32, f16, bf16, f8e4m3, f8e5m2, i64, i32, i16, i8, u64, u32, u16, u8, boolean,
+    f64, f32, f16, bf16, f8e4m3, f8e5m2, f8e8m0, f4e2m1, i64, i32, i16, i8, u64, u32, u16, u8,
+    boolean,
 )  # fmt: skip
 
 

@@ -13,8 +13,8 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from astdsl.errors import AliasedOutput, BadArgument, UnsupportedFeature
-from astdsl.ir.dtypes import BY_NUMPY, DType, f4e2m1
+from astdsl.errors import AliasedOutput, BadArgument
+from astdsl.ir.dtypes import BY_NUMPY, DType
 from astdsl.records import dataclass
 from astdsl.source import Span
 
@@ -77,12 +77,6 @@ def view_of_numpy(array: AnyArray, where: Where) -> ArrayView:
 def dtype_of_numpy(numpy: np.dtype[Any], where: Where) -> DType:
     """Return the kernel dtype of a NumPy dtype; BadArgument where there is none."""
     dtype = BY_NUMPY.get(numpy)
-    if dtype is f4e2m1:
-        raise UnsupportedFeature(
-            f"`{where.name}` is a NumPy array of float4_e2m1fn, which holds one element a byte",
-            where.place,
-            help="f4e2m1 arguments, two elements a byte, are not in this version",
-        )
     if dtype is None:
         way_out = f"convert it, for example by `.astype({_nearest(numpy)!r})`"
         raise BadArgument(

@@ -12,7 +12,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-from astdsl.errors import UnsupportedFeature
 from astdsl.ir import ops
 from astdsl.ir.core import Block, Op, Value
 from astdsl.ir.dtypes import DType
@@ -37,7 +36,7 @@ MapKey: TypeAlias = tuple[tuple[int, ...], tuple[int, ...], int]
 LLVM_TYPES = {
     "f64": "double", "f32": "float", "f16": "half", "bf16": "bfloat", "i64": "i64", "u64": "i64",
     "i32": "i32", "u32": "i32", "i16": "i16", "u16": "i16", "i8": "i8", "u8": "i8", "bool": "i1",
-    "tf32": "float", "f8e4m3": "i8", "f8e5m2": "i8",
+    "tf32": "float", "f8e4m3": "i8", "f8e5m2": "i8", "f8e8m0": "i8", "f4e2m1": "i8",
 }  # fmt: skip
 # How an element is spelt in memory, where that differs.
 MEMORY_TYPES = LLVM_TYPES | {"bool": "i8"}
@@ -47,16 +46,6 @@ def llvm_type(dtype: DType) -> str:
     """Return the LLVM type of an element in a register."""
     assert dtype.name in LLVM_TYPES, f"{dtype.name} has no arithmetic here"
     return LLVM_TYPES[dtype.name]
-
-
-def _refuse_format(op: Op, value: Value) -> None:
-    """Refuse a tile of a dtype that registers have no form for."""
-    if isinstance(value.type, TileType) and value.type.dtype.name not in LLVM_TYPES:
-        raise UnsupportedFeature(
-            f"tiles of {value.type.dtype.name} are not supported",
-            (op.span, str(value.type)),
-            help="store it in another type; u8 holds the bits of 8-bit floats",
-        )
 
 
 def element(dtype: DType, value: float | int | bool) -> LV:
@@ -175,8 +164,6 @@ class Emitter:
         self._span = op.span
         if op.span is not NOWHERE:
             self.builder.locate(op.span.file, op.span.line, op.span.column + 1)
-        for value in op.results:
-            _refuse_format(op, value)
         statement = STATEMENTS.get(type(op))
         if statement:
             statement(self, op)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from astdsl.errors import BadSignature
-from astdsl.ir.dtypes import bf16, f8e8m0, f16, f32
+from astdsl.ir.dtypes import bf16, f16, f32, tf32
 from astdsl.lang.annotations import ArraySpec, Dim, In, InOut, Out
 
 
@@ -72,7 +72,7 @@ WRONG = [
     ("float", In, ("M/2",), "is no dim"),
     ("dots", In, ("M ...",), "stands in front"),
     ("initial", In, (f32, "M", 0), "starts with what is passed"),
-    ("dtype", In, (f8e8m0, "M"), "f8e8m0"),
+    ("dtype", In, (tf32, "M"), "tf32"),
     ("unknown", In, (f32, "M", "N"), "does not know"),
     ("order", In, ("M", f32), "does not know"),
 ]

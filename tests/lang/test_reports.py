@@ -60,7 +60,7 @@ MISTAKES = {
     ],
     "pipeline_in_for": ["for i in pipeline(M):", "    o[i, 0] = 1"],
     "name_of_later": ["async_prefetch(x.at[0, 0:4])"],
-    "dtype_of_later": ["o[0, 0:4] = x[0, 0:4].astype(f8e8m0)"],
+    "dtype_of_later": ["o[0, 0:4] = x[0, 0:4].astype(tf32)"],
     "no_dtype": ['o[0, 0:4] = zeros((4,), "f32")'],
     "numpy_function": ["import numpy as np", "o[0, 0:4] = np.exp(x[0, 0:4])"],
     "constant_too_large": ["n[0:4] += 3_000_000_000"],

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from astdsl.errors import AliasedOutput, BadArgument, DeviceUnavailable, UnsupportedFeature
-from astdsl.ir.dtypes import bf16, f16, f32, i32
+from astdsl.ir.dtypes import bf16, f4e2m1, f16, f32, i32
 from astdsl.runtime import dlpack
 from astdsl.runtime.arrays import (
     ArrayView,
@@ -78,9 +78,9 @@ def test_complex_numbers_are_refused() -> None:
         view(np.zeros(3, np.complex64))
 
 
-def test_one_element_a_byte_is_not_f4e2m1() -> None:
-    with pytest.raises(UnsupportedFeature, match="float4_e2m1fn"):
-        view(np.zeros(3, ml_dtypes.float4_e2m1fn))
+def test_four_bit_floats_of_numpy_are_one_element_a_byte() -> None:
+    found = view(np.zeros((3, 4), ml_dtypes.float4_e2m1fn)[:, ::2])
+    assert (found.dtype, found.strides) == (f4e2m1, (4, 2))
 
 
 def test_a_masked_array_is_refused() -> None:

@@ -1,9 +1,11 @@
 """Conversions between element types, each rounded once.
 
 Invariant: a conversion to a narrow float equals rounding the exact value to nearest even; NumPy
-and ml_dtypes go through float32 in places, where rounding twice would show. 8-bit floats saturate,
-as the hardware's only conversion does (PTX ISA 9.7.9.21, `.satfinite`): what is beyond their
-largest number, infinities too, becomes that; ml_dtypes would give NaN or an infinity.
+and ml_dtypes go through float32 in places, where rounding twice would show. 8-bit floats, and those
+of 4 bits, saturate, as the hardware's only conversion does (PTX ISA 9.7.9.21, `.satfinite`): what
+is beyond their largest number, infinities too, becomes that; ml_dtypes would give NaN or an
+infinity. f4e2m1 has no NaN, which becomes its largest number (`.satfinite` again); f8e8m0 has no
+zero, which becomes its least, 2**-127, and no sign: negative numbers become NaN.
 """
 
 from __future__ import annotations
@@ -12,12 +14,26 @@ from typing import Any
 
 import numpy as np
 
-from astdsl.ir.dtypes import BOOL, DType, bf16, f8e4m3, f8e5m2, f16, f32, f64, tf32
+from astdsl.ir.dtypes import (
+    BOOL,
+    DType,
+    bf16,
+    f4e2m1,
+    f8e4m3,
+    f8e5m2,
+    f8e8m0,
+    f16,
+    f32,
+    f64,
+    tf32,
+)
 from astdsl.ir.evaluate.table import Array
 
 # Mantissa bits of float32 that tf32 drops.
 TF32_DROPPED_BITS = 13
-LARGEST = {f8e4m3: 448.0, f8e5m2: 57344.0}
+LARGEST = {f8e4m3: 448.0, f8e5m2: 57344.0, f4e2m1: 6.0}
+# The codes of f8e8m0: powers of two from 2**-127 on, and NaN.
+POWERS, NO_POWER = 255, 255
 
 
 def convert(x: Array, source: DType, target: DType) -> Array:
@@ -32,8 +48,10 @@ def convert(x: Array, source: DType, target: DType) -> Array:
 
 
 def _to_float(x: Array, source: DType, target: DType) -> Array:
-    if target in (f64, f32) or source.kind == BOOL:
+    if target in (f64, f32):
         return x.astype(target.numpy)
+    if source.kind == BOOL:
+        return narrowed(x, target)
     if source.is_float and source.bits <= f32.bits and target is not tf32:
         return narrowed(x, target)
     if source is f64:
@@ -57,7 +75,22 @@ def narrowed(x: Any, target: DType) -> Array:
     if target in LARGEST:
         wide = number.astype(np.float32)
         number = np.clip(wide, -LARGEST[target], LARGEST[target])  # keeps NaN
+    if target is f4e2m1:
+        number = np.where(np.isnan(number), np.float32(LARGEST[f4e2m1]), number)
+    if target is f8e8m0:
+        return _power_of_two(number.astype(np.float32))
     return np.asarray(number.astype(target.numpy))
+
+
+def _power_of_two(x: Array) -> Array:
+    """Return float32 as the nearest number of f8e8m0, ties to the even code."""
+    powers = 2.0 ** (np.arange(POWERS) - 127.0)
+    middles = (powers[1:] + powers[:-1]) / 2
+    wide = np.minimum(x.astype(np.float64), powers[-1])
+    code = np.searchsorted(middles, wide, side="left")
+    is_tie = middles[np.minimum(code, len(middles) - 1)] == wide
+    code = np.where(np.isnan(x) | (x < 0), NO_POWER, code + (is_tie & (code % 2 == 1)))
+    return np.asarray(code.astype(np.uint8).view(f8e8m0.numpy))
 
 
 def to_odd_float32(x: Array) -> Array:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TypeAlias
 
 from astdsl.ir import ops
-from astdsl.ir.dtypes import BOOL, DType, f32, f64, tf32
+from astdsl.ir.dtypes import BOOL, DType, f4e2m1, f8e8m0, f32, f64, tf32
 from astdsl.ir.dtypes import i32 as word
 from astdsl.lowering.layout.registers import Layout
 from astdsl.lowering.nvptx.asm import arith
@@ -22,6 +22,8 @@ from astdsl.lowering.nvptx.values import LV, constant, i32
 from astdsl.lowering.small_floats import SMALL
 
 _TF32_DROPPED_BITS = 13
+_MANTISSA_BITS = 23  # of f32
+_NO_POWER = 255  # the NaN of f8e8m0
 _UNPACK = {"f8e4m3": arith.UNPACK_E4M3, "f8e5m2": arith.UNPACK_E5M2}
 _PACK = {"f8e4m3": arith.PACK_E4M3, "f8e5m2": arith.PACK_E5M2}
 Conversion: TypeAlias = Callable[[Emitter, DType, DType, LV], LV]
@@ -42,11 +44,81 @@ def _all_converted(
     """Write several elements as `target`; 8-bit floats are converted two at a time."""
     if source is target:
         return values
+    builder = emitter.builder
     if source in SMALL:
-        values, source = _unpacked(emitter.builder, source, values), f32
+        read = _READ.get(source)
+        values = [read(builder, x) for x in values] if read else _unpacked(builder, source, values)
+        source = f32
     if target not in SMALL:
         return [converted(emitter, source, target, x) for x in values]
-    return _packed(emitter.builder, target, [_to_single(emitter, source, x) for x in values])
+    singles = [_to_single(emitter, source, x) for x in values]
+    write = _WRITTEN.get(target)
+    return [write(builder, x) for x in singles] if write else _packed(builder, target, singles)
+
+
+def _f32_of_e8m0(builder: Builder, x: LV) -> LV:
+    """Write f8e8m0 as f32: its code is the exponent, 0 is 2**-127 and 255 NaN."""
+    code = builder.cast("zext", x, "i32")
+    bits = builder.shl(code, i32(_MANTISSA_BITS))
+    half = i32(1 << (_MANTISSA_BITS - 1))  # 2**-127 as f32; in a NaN the bit that makes it quiet
+    is_end = builder.icmp("eq", builder.and_(builder.add(code, i32(1)), i32(0xFE)), i32(0))
+    return builder.cast("bitcast", builder.select(is_end, builder.or_(bits, half), bits), "float")
+
+
+def _e8m0_of_f32(builder: Builder, x: LV) -> LV:
+    """Write f32 as f8e8m0: to nearest, ties to the even code, saturating; negative as NaN."""
+    bits = builder.cast("bitcast", x, "i32")
+    mantissa_bits = i32(_MANTISSA_BITS)
+    last = builder.and_(builder.lshr(bits, mantissa_bits), i32(1))
+    below_half = i32((1 << (_MANTISSA_BITS - 1)) - 1)
+    rounded = builder.lshr(builder.add(bits, builder.add(last, below_half)), mantissa_bits)
+    # Subnormal f32 lie around 2**-127 and below it: above 1.5 times that they are nearer 2**-126.
+    is_normal = builder.icmp("ugt", bits, i32((1 << _MANTISSA_BITS) - 1))
+    is_above = builder.cast("zext", builder.icmp("ugt", bits, i32(3 << 21)), "i32")
+    code = builder.select(is_normal, rounded, is_above)
+    code = builder.intrinsic("llvm.umin", code, i32(_NO_POWER - 1))
+    is_power = builder.fcmp("oge", x, constant("float", 0.0))
+    code = builder.select(is_power, code, i32(_NO_POWER))
+    is_zero = builder.fcmp("oeq", x, constant("float", 0.0))  # -0.0 has the largest bits
+    return builder.cast("trunc", builder.select(is_zero, i32(0), code), "i8")
+
+
+def _f32_of_e2m1(builder: Builder, x: LV) -> LV:
+    """Write f4e2m1 as f32: its bits as those of a tiny f32 are 2**-126 of the number, exactly."""
+    code = builder.cast("zext", x, "i32")
+    size = builder.shl(builder.and_(code, i32(7)), i32(_MANTISSA_BITS - 1))
+    tiny = builder.or_(size, builder.shl(builder.and_(code, i32(8)), i32(28)))
+    return builder.binary(
+        "fmul", builder.cast("bitcast", tiny, "float"), constant("float", 2.0**126)
+    )
+
+
+def _e2m1_of_f32(builder: Builder, x: LV) -> LV:
+    """Write f32 as f4e2m1, to nearest even and saturating; NaN is 6 (`cvt.rn.satfinite`)."""
+    size = builder.intrinsic("llvm.fabs", x)
+    code = i32(0)
+    for middle, is_up in _E2M1_MIDDLES:  # unordered comparisons: a NaN is beyond each
+        reached = builder.fcmp("uge" if is_up else "ugt", size, constant("float", middle))
+        code = builder.add(code, builder.cast("zext", reached, "i32"))
+    sign = builder.and_(builder.lshr(builder.cast("bitcast", x, "i32"), i32(28)), i32(8))
+    is_number = builder.fcmp("ord", x, x)
+    signed = builder.or_(code, builder.select(is_number, sign, i32(0)))
+    return builder.cast("trunc", signed, "i8")
+
+
+# Between neighbours of f4e2m1: the middle, and whether it goes up, to the even code.
+_E2M1_MIDDLES = (
+    (0.25, False), (0.75, True), (1.25, False), (1.75, True), (2.5, False), (3.5, True),
+    (5.0, False),
+)  # fmt: skip
+_READ: dict[DType, Callable[[Builder, LV], LV]] = {
+    f8e8m0: _f32_of_e8m0,
+    f4e2m1: _f32_of_e2m1,
+}
+_WRITTEN: dict[DType, Callable[[Builder, LV], LV]] = {
+    f8e8m0: _e8m0_of_f32,
+    f4e2m1: _e2m1_of_f32,
+}
 
 
 def _unpacked(builder: Builder, source: DType, values: Sequence[LV]) -> list[LV]:

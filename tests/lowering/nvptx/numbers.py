@@ -10,6 +10,7 @@ import numpy as np
 from astdsl.ir.dtypes import (
     BOOL,
     DType,
+    f4e2m1,
 )
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
@@ -51,7 +52,7 @@ def any_bits(dtype: DType, count: int, seed: int = 0) -> Array:
     if dtype.kind == BOOL:
         return generator.integers(0, 2, count).astype(np.bool_)
     raw = generator.integers(0, 256, count * dtype.bytes, dtype=np.uint8)
-    return raw.view(dtype.numpy)
+    return (raw & 15 if dtype is f4e2m1 else raw).view(dtype.numpy)
 
 
 def pairs(dtype: DType) -> tuple[Array, Array]:

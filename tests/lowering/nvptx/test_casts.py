@@ -3,15 +3,26 @@
 import numpy as np
 import pytest
 
-from astdsl.errors import UnsupportedFeature
 from astdsl.ir import ops
 from astdsl.ir.core import Value
-from astdsl.ir.dtypes import DType, boolean, f8e4m3, f8e5m2, f8e8m0, f16, f32, f64, i32, tf32
+from astdsl.ir.dtypes import (
+    DType,
+    boolean,
+    f4e2m1,
+    f8e4m3,
+    f8e5m2,
+    f8e8m0,
+    f16,
+    f32,
+    f64,
+    i32,
+    tf32,
+)
 from tests.dtypes import EVERY
 from tests.lowering.nvptx.numbers import Array, some
 from tests.lowering.nvptx.tiles import Tiles, run
 
-CONVERTED = (*EVERY, f8e4m3, f8e5m2)
+CONVERTED = (*EVERY, f8e4m3, f8e5m2, f8e8m0, f4e2m1)
 
 
 def _numbers(source: DType) -> Array:
@@ -68,11 +79,3 @@ def test_a_cast_to_tf32_rounds_once_to_nearest_even() -> None:
 
     sources = (f32, f64, f16, i32)
     run(build, *map(_numbers, sources), dtypes=sources).agree()
-
-
-def test_a_tile_that_registers_have_no_form_for_is_refused_by_name() -> None:
-    def build(tiles: Tiles, x: Value) -> None:
-        tiles.give(tiles.make(ops.Cast, x, dtype=f8e8m0))
-
-    with pytest.raises(UnsupportedFeature, match="tiles of f8e8m0 are not supported"):
-        run(build, some(f32), dtypes=[f32])
