@@ -5,7 +5,6 @@ Invariant: `astdsl.lowering`, and LLVM with it, is loaded by the first kernel th
 
 from __future__ import annotations
 
-import hashlib
 import importlib.util
 import os
 from collections.abc import Iterator
@@ -93,6 +92,13 @@ def check_launches(module: Module) -> None:
     check(module)
 
 
+def settle_streams(module: Module, target: str) -> Module:
+    """Return the module with the number of parts that a target's streams have."""
+    from astdsl.lowering.schedule.stream_k import settle_streams as settle
+
+    return settle(module, _target(target))
+
+
 def place_assertions(module: Module) -> Module:
     """Move the assertions that the host checks out of blocks; the others are the device's."""
     from astdsl.lowering.schedule.assertions import hoist_assertions
@@ -144,6 +150,8 @@ def compiler_identity() -> str:
 
     Files count by name, size and time of change, so that an edited compiler is another one.
     """
+    import hashlib
+
     import llvmlite
 
     from astdsl.lowering.nvptx.tools import find_file

@@ -10,13 +10,13 @@ from collections.abc import Mapping, Sequence
 from types import FunctionType
 from typing import Any
 
-from astdsl.compile import Request, RequestedArgument
 from astdsl.frontend.binding import Bound, bind, scalar_converter, scalar_dtype
 from astdsl.frontend.dims import Fitted, fit
 from astdsl.frontend.signature import Parameter, Signature
 from astdsl.ir.dtypes import DType
 from astdsl.lang.params import DEFAULTS, CompilerParams
 from astdsl.records import dataclass
+from astdsl.request import Request, RequestedArgument
 from astdsl.runtime.arrays import ArrayView, Where, check_written
 from astdsl.runtime.artifact import Artifact
 from astdsl.runtime.classes import Geometry, geometry_of
@@ -220,13 +220,15 @@ def prepare(call: Call, program: Any, device: Device, target: str) -> Launch:
     expected = tuple(a.where.name for a in call.arguments)
     assert names == expected, f"the module has parameters {names}, the call {expected}"
     check_places(device, call.arguments)
-    plan, ptx, cubin = None, "", b""
+    plan, ptx, cubin, module = None, "", b"", program.module
     if device.needs_ptx:
         code = program.code(target)
         plan, ptx = code.plan, code.ptx
+    else:
+        module = program.settled(target)
     if device.needs_cubin:
         cubin = program.cubin(target).image
-    launcher = device.load(Artifact(program.module, ptx, plan, cubin), call.arguments)
+    launcher = device.load(Artifact(module, ptx, plan, cubin), call.arguments)
     return Launch(
         call.arguments,
         call.allocations,

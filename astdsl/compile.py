@@ -1,4 +1,4 @@
-"""From a Python function and the classes of its arguments to a kernel: front end, passes, back end.
+"""From a request to a kernel: front end, passes, back end.
 
 Invariant: a program depends on the request's key and on what its trace read, and on nothing else;
 new sizes of the same classes use the same program.
@@ -6,81 +6,18 @@ new sizes of the same classes use the same program.
 
 from __future__ import annotations
 
-from types import FunctionType
-from typing import Any
-
 from astdsl import backend
 from astdsl.backend import Compiled, Cubin
 from astdsl.frontend.trace import Traced, TracedArgument, trace_kernel
 from astdsl.ir.core import Module
-from astdsl.ir.dtypes import DType
 from astdsl.ir.evaluate.rehearsal import rehearse
 from astdsl.ir.passes import run_passes
-from astdsl.ir.types import RefType, TileType, scalar
-from astdsl.lang.params import DEFAULTS, CompilerParams
 from astdsl.lang.tracing import NeedsConstant
 from astdsl.passes import STANDARD
 from astdsl.records import dataclass, field
+from astdsl.request import DimKey, Request
 from astdsl.runtime import kept
 from astdsl.runtime.artifact import Code
-from astdsl.runtime.classes import Geometry, ref_type
-
-# A dim of a parameter: its name and the axis.
-DimKey = tuple[str, int]
-
-
-@dataclass(frozen=True, slots=True)
-class RequestedArgument:
-    """What a parameter is to be compiled for: an array's geometry, a scalar, or nothing.
-
-    One that is left out has no dtype. `static` holds the dims that the annotation fixes, `names`
-    the dims' names ("" for none).
-    """
-
-    name: str
-    role: str
-    dtype: DType | None
-    geometry: Geometry | None = None
-    static: tuple[int | None, ...] = ()
-    names: tuple[str, ...] = ()
-    initial: float | int | bool | None = None
-
-    def type_with(self, static: frozenset[DimKey]) -> RefType | TileType | None:
-        """Return the parameter's type, with more dims made compile-time constants."""
-        if self.dtype is None:
-            return None
-        if self.geometry is None:
-            return scalar(self.dtype)
-        dims = tuple(
-            extent if known is not None or (self.name, axis) in static else None
-            for axis, (extent, known) in enumerate(
-                zip(self.geometry.shape, self.static, strict=True)
-            )
-        )
-        return ref_type(self.geometry, self.dtype, dims)
-
-
-@dataclass(frozen=True, slots=True)
-class Request:
-    """A kernel to be compiled: the function, its arguments, its constants.
-
-    One that is to be checked is rehearsed for the shapes of its arguments, if it is written by
-    hand.
-    """
-
-    function: FunctionType | None
-    name: str
-    arguments: tuple[RequestedArgument, ...]
-    constants: dict[str, Any]
-    constants_key: tuple[Any, ...]
-    warpgroups: int = 0
-    params: CompilerParams = DEFAULTS
-
-    @property
-    def key(self) -> tuple[Any, ...]:
-        """What tells this request from others of the same function, static dims left out."""
-        types = tuple(a.type_with(frozenset()) for a in self.arguments)
-        return (types, self.constants_key)
 
 
 @dataclass(slots=True)
@@ -109,6 +46,10 @@ class Program:
         if not self._checked:
             backend.check_launches(self.module)
             self._checked = True
+
+    def settled(self, target: str) -> Module:
+        """Return the typed IR as it means on a target, for a device that runs it."""
+        return backend.settle_streams(self.module, target)
 
     def compiled(self, target: str) -> Compiled:
         """Return the kernel for a target, lowered once."""
@@ -145,25 +86,6 @@ class Program:
             found = backend.assemble(ptx, target)
             kept.write_cubin(key, found)
         return found
-
-
-class Programs:
-    """The programs of one function: the in-memory cache."""
-
-    def __init__(self) -> None:
-        self._kept: dict[tuple[Any, ...], list[Program]] = {}
-        self.traces = 0
-
-    def get(self, request: Request) -> Program:
-        """Return the program of a request, compiled if there is none that is valid."""
-        kept = self._kept.setdefault(request.key, [])
-        kept[:] = [program for program in kept if program.is_valid()]
-        for program in kept:
-            if program.fits(request):
-                return program
-        self.traces += 1
-        kept.append(build(request))
-        return kept[-1]
 
 
 def build(request: Request) -> Program:

@@ -10,9 +10,9 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 from os import PathLike
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-from astdsl import saved
+from astdsl import on_demand
 from astdsl.call import Call, Callee, constant_key, prepare, resolve, where
 from astdsl.errors import BadArgument, DeviceUnavailable
 from astdsl.frontend.signature import Signature
@@ -25,6 +25,9 @@ from astdsl.runtime.boundary import Boundary
 from astdsl.runtime.devices import find_device, selected_device
 from astdsl.runtime.launch import Launch, describe
 from astdsl.runtime.recent import Check, check_of
+
+if TYPE_CHECKING:
+    from astdsl.saved import Saved
 
 
 class Compilation(Protocol):
@@ -54,7 +57,7 @@ class _Image:
 class _Loaded:
     """A compilation that comes from a file."""
 
-    file: saved.Saved
+    file: Saved
 
     @property
     def module(self) -> Module:
@@ -167,15 +170,13 @@ class CompiledKernel:
             cubin = self._program.cubin(self._target).image
         except DeviceUnavailable:
             cubin = b""
-        saved.write(
+        on_demand.write_saved(
             Path(path),
-            saved.Saved(
-                signature=self._settled_signature(),
-                module=self._program.module,
-                static=dict(self._program.static),
-                code=self._program.code(self._target),
-                cubin=cubin,
-            ),
+            signature=self._settled_signature(),
+            module=self._program.module,
+            static=dict(self._program.static),
+            code=self._program.code(self._target),
+            cubin=cubin,
         )
 
     def _settled_signature(self) -> Signature:
@@ -193,5 +194,5 @@ def load(path: str | PathLike[str]) -> CompiledKernel:
 
     Nothing of it is executed but on the device. Raises BadArgument for another file.
     """
-    file = saved.read(Path(path))
+    file = on_demand.read_saved(Path(path))
     return CompiledKernel(file.callee, _Loaded(file), file.code.plan.target, {})

@@ -12,16 +12,14 @@ from functools import cached_property
 from types import FunctionType, MethodType
 from typing import TYPE_CHECKING, Any, NamedTuple, overload
 
-from astdsl import backend
+from astdsl import backend, on_demand
 from astdsl.call import Callee, prepare, resolve, row_major, where
-from astdsl.compile import Program, Programs
 from astdsl.compiled import CompiledKernel, spread_keywords
 from astdsl.errors import BadArgument, BadSignature, UnsupportedFeature, did_you_mean
 from astdsl.frontend.signature import Signature, option_span, signature_of
 from astdsl.ir.dtypes import DType
 from astdsl.lang.params import DEFAULTS, FIELDS, CompilerParams
 from astdsl.lang.params import LATER as LATER_PARAMS
-from astdsl.lowered import Lowered
 from astdsl.records import dataclass, replace
 from astdsl.runtime.arrays import ArrayView, Where
 from astdsl.runtime.boundary import Boundary
@@ -34,6 +32,8 @@ from astdsl.source import Span
 if TYPE_CHECKING:
     from typing import Unpack
 
+    from astdsl.compile import Program
+    from astdsl.lowered import Lowered
     from astdsl.runtime.emulation import Emulation
 
 # Prepared launches that a kernel keeps; they are made again when there are more.
@@ -83,7 +83,7 @@ class _Method:
         self.warpgroups: int = options.get("warpgroups", 0)
         self._params = params_of(options)
         self._is_method = is_method
-        self.programs = Programs()
+        self.programs = on_demand.Programs()
         self.launches: dict[tuple[Any, ...], tuple[Program, Launch]] = {}
         self.recent: dict[tuple[Any, ...], Recent] = {}
         self._seen: Launch | None = None
@@ -260,7 +260,7 @@ class Kernel:
         def compiled() -> CompiledKernel:
             return CompiledKernel(method.callee(receiver), program, name, constants)
 
-        return Lowered(program, call, name, compiled)
+        return on_demand.lowered(program, call, name, compiled)
 
 
 def _without_spec(value: Any) -> Any:

@@ -25,12 +25,12 @@ LEVELS = (
     ("passes",),
     ("lang",),
     ("frontend", "lowering", "runtime", "emulator"),
-    ("backend",),
+    ("backend", "request"),
     ("compile",),
     ("call",),
-    ("saved",),
+    ("saved", "lowered"),
+    ("on_demand",),
     ("compiled",),
-    ("lowered",),
     ("kernel",),
     ("",),
     ("stdlib",),
@@ -45,8 +45,12 @@ SEES = {
     "lowering": {"source", "errors", "records", "store", "ir", "passes"},
 }
 
-# The two tables of late imports, and the rooms they may reach besides those of their level.
-LATE_TABLES = {"astdsl.backend": {"lowering"}, "astdsl.runtime.devices": {"emulator"}}
+# The tables of late imports, and the rooms they may reach besides those of their level.
+LATE_TABLES: dict[str, set[str]] = {
+    "astdsl.backend": {"lowering"},
+    "astdsl.runtime.devices": {"emulator"},
+    "astdsl.on_demand": set(),
+}
 
 # Registries: filled by decorators at import, then closed; the current trace; the chosen device.
 REGISTRIES = {
@@ -230,10 +234,10 @@ def _is_below(module: Module, found: Import) -> bool:
 
 
 def check_late_imports(modules: list[Module]) -> list[str]:
-    """Refuse imports inside functions outside the two tables."""
+    """Refuse imports inside functions outside the tables."""
     known = {module.name for module in modules}
     return [
-        module.at(found.node, f"late import of {found.target}: only {' and '.join(LATE_TABLES)}")
+        module.at(found.node, f"late import of {found.target}: only {', '.join(LATE_TABLES)}")
         for module in modules
         if module.name not in LATE_TABLES
         for found in imports_of(module, known)
