@@ -119,12 +119,14 @@ def trace_pipeline(
     order: object = None,
     stages: int = 0,
     split: int = 0,
+    streams: bool = False,
     schedule: str = "auto",
 ) -> None:
     """Trace `body(index)` for every index of axes `(low, high, step)`, row-major, as a Pipeline.
 
     The index is a tuple unless `is_single`. `placement` says of each axis where it may run, `order`
-    in which order independent steps begin; `split` is the number of parts that are added up.
+    in which order independent steps begin; `split` is the number of parts that are added up, of all
+    steps together if it `streams`.
     Errors: BadPipeline at a `return`, `break` or `continue` that leaves the body.
     """
     bounds = [_bounds(axis, "an axis of a pipeline") for axis in axes]
@@ -157,6 +159,7 @@ def trace_pipeline(
             names=tuple(names),
             stages=stages,
             split=split,
+            streams=streams,
             schedule=schedule,
         )
 

@@ -27,6 +27,7 @@ from astdsl.lang.values import Literal, Operand
 
 PLACEMENTS = {"sequential": SEQUENTIAL, "parallel": SPREAD, "auto": INFERRED}
 SCHEDULES = ("auto", "multistage")
+STREAM = "stream"
 # Options that LANGUAGE.md has and this version has not, with what to do instead.
 LATER = {
     "persistent": "leave it out: every step of the spread axes is a block",
@@ -173,8 +174,10 @@ def pipeline(
     independent) or "auto". `order(linear, grid) -> index`, outermost only, is the position of the
     block that begins `linear`-th: a permutation of independent steps, for the cache. `split=n`, of
     a pipeline of one axis in an outermost one, runs its steps in n contiguous parts on n blocks:
-    what it carries may only be added to, and the parts are added in order. The schedule never
-    changes the result, but for how `split` associates a sum.
+    what it carries may only be added to, and the parts are added in order. `split="stream"` cuts
+    the steps of all tiles together, tile after tile in row-major order, into as many equal parts
+    as the target has multiprocessors (132 for sm_90a, 148 for sm_100a), but no more than steps:
+    stream-K. The schedule never changes the result, but for how `split` associates a sum.
     Errors: BadPipeline, UnsupportedFeature.
     """
     _refuse_others("pipeline", others)
@@ -184,6 +187,7 @@ def pipeline(
         "placement": placement,
         "order": order,
         "stages": stages_of(_default_stages(stages)),
+        "streams": isinstance(split, str) and split == STREAM,
         "split": _split(split),
         "schedule": _schedule(schedule),
     }
@@ -294,20 +298,17 @@ def _default_axes(axes: Any) -> Any:
 
 
 def _split(split: Any) -> int:
+    """Return the number of parts that is stated; a stream has as many as the target runs."""
     if split is None:
         return 0
-    if isinstance(split, str) and split == "stream":
-        raise fault(
-            UnsupportedFeature,
-            '`split="stream"` is not in this version',
-            help="`split=n` runs the steps in n parts on n blocks",
-        )
+    streams = isinstance(split, str) and split == STREAM
     count = None if isinstance(split, str) else as_extent(split, "`split`")
-    if count is None or count < 1:
+    if not streams and (count is None or count < 1):
         raise fault(
             BadPipeline,
             f"`split` is the number of parts, 1 or more, got {split!r}",
-            help="`split=4` runs the steps in 4 parts on 4 blocks, and adds these up",
+            help="`split=4` runs the steps in 4 parts on 4 blocks, and adds these up; "
+            '`split="stream"` divides the steps of all tiles between the multiprocessors',
         )
     if not require_trace("`split`").loops:
         raise fault(
@@ -316,7 +317,7 @@ def _split(split: Any) -> int:
             help="put the pipeline that sums into one whose steps are independent: "
             "`with pipeline(1):` if there is a single sum",
         )
-    return count
+    return count or 0
 
 
 def _schedule(schedule: Any) -> str:

@@ -28,6 +28,7 @@ from astdsl.lowering.schedule.resets import drop_first_step_guards
 from astdsl.lowering.schedule.revisits import separate_revisits
 from astdsl.lowering.schedule.roles import choose_warpgroups
 from astdsl.lowering.schedule.splits import refuse_splits, split_pipelines
+from astdsl.lowering.schedule.stream_k import settle_streams
 from astdsl.lowering.schedule.streams import stream_large_tiles, stream_whole_kernel
 from astdsl.lowering.schedule.view_windows import open_view_windows
 from astdsl.lowering.schedule.warpgroups import check_warpgroups, keep_apart
@@ -42,7 +43,7 @@ def schedule(module: Module, target: Target) -> Module:
     """Return the module with its pipelines turned into launches, phases, copies and waits."""
     check_target(module, target)
     check_outputs(module)
-    formed = _formed(module)
+    formed = _formed(settle_streams(module, target))
     # Streaming leaves the large loads behind without users.
     streamed = eliminate_dead_code(_each_launch(formed, stream_large_tiles))
     return _each_launch(streamed, lambda launch: _schedule_launch(launch, streamed, target))

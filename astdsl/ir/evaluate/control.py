@@ -152,7 +152,7 @@ def _ranges(op: ops.Pipeline, frame: Frame) -> list[range]:
 
 @evaluates(ops.Pipeline)
 def _pipeline(op: ops.Pipeline, frame: Frame) -> Run:
-    if op.split > 1:
+    if op.split > 1 or op.streams:
         return (yield from _split_pipeline(op, frame))
     for order in op.order:
         yield from _require_permutation(op, order, frame)
@@ -162,12 +162,15 @@ def _pipeline(op: ops.Pipeline, frame: Frame) -> Run:
         _watch(frame)
     carried = _initial(op, frame)
     spread: dict[tuple[int, ...], int] = {}
-    for at in steps_of(op, frame):
+    total, outside = math.prod(map(len, _ranges(op, frame))), frame.around
+    for number, at in enumerate(steps_of(op, frame)):
         if watches:
             key = tuple(n for (n, _), s in zip(at, is_spread, strict=True) if s)
             frame.step = spread.setdefault(key, len(spread))
+        frame.around = (number, total)
         indices = (np.int64(index) for _, index in at)
         carried = yield from run_region(op.body, (*indices, *carried), frame)
+    frame.around = outside
     if watches:
         _unwatch(frame)
     return carried
@@ -177,8 +180,8 @@ def _split_pipeline(op: ops.Pipeline, frame: Frame) -> Run:
     """Run the steps in parts that each begin at 0, and add these up in order."""
     total = _initial(op, frame)
     (steps,) = _ranges(op, frame)
-    for part in range(op.split):
-        first, last = (len(steps) * p // op.split for p in (part, part + 1))
+    cut = _streamed_parts if op.streams else _equal_parts
+    for first, last in cut(op, len(steps), frame):
         carried: tuple[Any, ...] = tuple(np.zeros_like(v) for v in total)
         for index in steps[first:last]:
             carried = yield from run_region(op.body, (np.int64(index), *carried), frame)
@@ -186,6 +189,24 @@ def _split_pipeline(op: ops.Pipeline, frame: Frame) -> Run:
             _added(op, k, x, y) for k, (x, y) in enumerate(zip(total, carried, strict=True))
         )
     return total
+
+
+def _equal_parts(op: ops.Pipeline, count: int, frame: Frame) -> Iterator[tuple[int, int]]:
+    """Yield the bounds of each part of a pipeline of `count` steps."""
+    del frame
+    for part in range(op.split):
+        yield count * part // op.split, count * (part + 1) // op.split
+
+
+def _streamed_parts(op: ops.Pipeline, count: int, frame: Frame) -> Iterator[tuple[int, int]]:
+    """Yield the bounds of those parts of all steps that have steps of this execution."""
+    tile, tiles = frame.around
+    total, begin = tiles * count, tile * count
+    parts = max(1, min(op.split, total))
+    for part in range(parts):
+        first, last = (total * p // parts - begin for p in (part, part + 1))
+        if first < count and last > 0:
+            yield max(first, 0), min(last, count)
 
 
 def _added(op: ops.Pipeline, carried: int, x: Any, y: Any) -> Any:

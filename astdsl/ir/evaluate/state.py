@@ -317,6 +317,8 @@ Run: TypeAlias = Generator[Blocked, None, Any]
 class Frame:
     """One evaluation: the values so far, the block that runs, the step of a spread pipeline.
 
+    `around` is the number of the step of the pipeline around, and how many it has.
+
     `order` is how a launch runs its blocks: ascending, descending, or the seed of a shuffle. Where
     each warpgroup runs the program itself there is a frame for each, and in `Warps` for each warp;
     `warpgroups` is their number then. `meanings` is what operations mean: a rehearsal has others.
@@ -326,6 +328,7 @@ class Frame:
     order: str | int = "ascending"
     block: BlockState = field(default_factory=BlockState)
     step: int | None = None
+    around: tuple[int, int] = (0, 1)
     memories: list[Memory] = field(default_factory=list)
     warpgroups: int = 0
     warpgroup: int = 0

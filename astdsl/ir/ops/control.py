@@ -94,6 +94,9 @@ class Pipeline(Loop):
     there is one, yields the position along every axis of the step that is to run `linear`-th, from
     `(linear, *counts)`: a permutation, which only moves independent steps. With `split` parts, the
     steps run in as many contiguous parts, which begin at 0 and are added to `initial` in order.
+    One that `streams` stands in the body of an outermost pipeline: all steps of it together, in
+    row-major order of those around, run in `min(max(1, split), all)` contiguous parts, of step
+    `all * p // parts` on; a part begins at 0 again with every step around.
     """
 
     lows: tuple[Value, ...]
@@ -105,6 +108,7 @@ class Pipeline(Loop):
     names: tuple[str, ...] = ()
     stages: int = 0
     split: int = 0
+    streams: bool = False
     schedule: str = "auto"
 
     def verify(self) -> None:
