@@ -81,7 +81,7 @@ from astdsl.lang.emitted import (
     emit_pipeline,
     nd_loop,
 )
-from astdsl.lang.layouts import Layout, layout_cast
+from astdsl.lang.layouts import Layout, layout_cast, print_layout
 from astdsl.lang.memory import (
     GMEM,
     SMEM,
@@ -169,7 +169,7 @@ __all__ = [
     "expand_dims", "f4e2m1", "f8e4m3", "f8e5m2", "f8e8m0", "f16", "f32", "f64", "find_swizzle",
     "floor", "fma", "full", "i8", "i16", "i32", "i64", "iota", "isinf", "isnan", "kernel",
     "layout_cast", "load", "log", "log2", "maximum", "mean", "minimum", "nd_loop", "num_programs",
-    "ones", "parallel", "pipeline", "planar_snake", "prod", "program_id", "random_bits", "reduce",
+    "ones", "parallel", "pipeline", "planar_snake", "print_layout", "prod", "program_id", "random_bits", "reduce",
     "reshape", "rsqrt", "scan", "set_max_registers", "sigmoid", "sin", "spec", "split", "sqrt",
     "squeeze", "stack", "take", "tanh", "tcgen05_commit_arrive", "tcgen05_mma", "tf32", "tile",
     "transform_ref", "transpose", "transpose_ref", "u8", "u16", "u32", "u64", "unroll",

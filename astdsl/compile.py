@@ -6,10 +6,14 @@ new sizes of the same classes use the same program.
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Callable
+
 from astdsl import backend
 from astdsl.backend import Compiled, Cubin
 from astdsl.frontend.trace import Traced, TracedArgument, trace_kernel
-from astdsl.ir.core import Module
+from astdsl.ir import ops
+from astdsl.ir.core import Module, walk
 from astdsl.ir.evaluate.rehearsal import rehearse
 from astdsl.ir.passes import run_passes
 from astdsl.lang.tracing import NeedsConstant
@@ -55,19 +59,26 @@ class Program:
         """Return the kernel for a target, lowered once."""
         if target not in self._compiled:
             self._compiled[target] = backend.compile_module(self.module, target)
+            for shared in self._compiled[target].shared:
+                sys.stdout.writelines(f"layout for {target} of {each}\n" for each in shared.told)
         return self._compiled[target]
 
-    def code(self, target: str) -> Code:
-        """Return PTX and launch plan for a target: from the disk where they are kept."""
+    def code(self, target: str, before: Callable[[], None] = lambda: None) -> Code:
+        """Return PTX and launch plan for a target: from the disk where they are kept.
+
+        `before` is called before they are made, if they have to be.
+        """
         if target not in self._codes:
-            self._codes[target] = self._find_code(target)
+            self._codes[target] = self._find_code(target, before)
         return self._codes[target]
 
-    def _find_code(self, target: str) -> Code:
+    def _find_code(self, target: str, before: Callable[[], None]) -> Code:
         key = kept.code_key(self.module, target, backend.compiler_identity())
-        found = None if target in self._compiled else kept.read_code(key)
+        is_made = target in self._compiled or _tells_layouts(self.module)
+        found = None if is_made else kept.read_code(key)
         if found is not None:
             return found
+        before()
         compiled = self.compiled(target)
         made = Code(compiled.ptx, compiled.plan)
         kept.write_code(key, made)
@@ -76,16 +87,23 @@ class Program:
     def cubin(self, target: str) -> Cubin:
         """Return the assembled kernel for a target: from the disk where it is kept."""
         if target not in self._cubins:
-            self._cubins[target] = self._find_cubin(self.code(target).ptx, target)
+            self._cubins[target] = self._find_cubin(target)
         return self._cubins[target]
 
-    def _find_cubin(self, ptx: str, target: str) -> Cubin:
-        key = kept.cubin_key(ptx, target, backend.assembler_identity())
-        found: Cubin | None = kept.read_cubin(key)
-        if found is None:
-            found = backend.assemble(ptx, target)
-            kept.write_cubin(key, found)
-        return found
+    def _find_cubin(self, target: str) -> Cubin:
+        with backend.assembler(target) as assembler:
+            ptx = self.code(target, before=assembler.start).ptx
+            key = kept.cubin_key(ptx, target, backend.assembler_identity())
+            found: Cubin | None = kept.read_cubin(key)
+            if found is None:
+                found = assembler.assemble(ptx)
+                kept.write_cubin(key, found)
+            return found
+
+
+def _tells_layouts(module: Module) -> bool:
+    """Whether a module prints something whenever it is compiled: what is kept would be silent."""
+    return any(isinstance(op, ops.PrintLayout) for op in walk(module.body))
 
 
 def build(request: Request) -> Program:
@@ -116,7 +134,7 @@ def trace_with_constants(request: Request) -> tuple[Traced, frozenset[DimKey]]:
 def _try_trace(request: Request, static: frozenset[DimKey]) -> Traced | frozenset[DimKey]:
     """Trace, or return the dims that are needed as numbers."""
     arguments = [
-        TracedArgument(a.name, a.role, a.type_with(static), a.initial, a.names)
+        TracedArgument(a.name, a.role, a.type_with(static), a.initial, a.names, a.is_packed)
         for a in request.arguments
     ]
     assert request.function is not None, "a kernel that was loaded is not traced"

@@ -165,6 +165,7 @@ class Lowered:
             yield from _products(launch.body)
             yield from (f"conversion of {found}" for found in shared.conversions)
             yield from (f"access of {found}" for found in shared.conflicts)
+            yield from (f"layout of {found}" for found in shared.told)
 
     def _constants(self) -> Iterator[str]:
         request = self._call.request

@@ -12,8 +12,12 @@ from typing import Any
 
 from astdsl.errors import ShapeMismatch, TypeMismatch, UnsupportedFeature
 from astdsl.ir import ops
+from astdsl.ir.core import Value
 from astdsl.ir.dtypes import DType
+from astdsl.ir.types import SMEM, TMEM
 from astdsl.lang.elementwise import settle, sources
+from astdsl.lang.products import Accumulator
+from astdsl.lang.refs import Ref
 from astdsl.lang.tracing import emit, fault
 from astdsl.lang.values import Tile
 from astdsl.records import dataclass
@@ -195,3 +199,30 @@ def layout_cast(x: object, layout: object) -> Tile:
         )
     value = emit(ops.LayoutCast, x=tile.value, layout=layout.spec).result
     return Tile(value, dims=tile.dims, edges=tile.edges)
+
+
+def print_layout(x: object) -> None:
+    """Print, when the kernel is compiled for a target, which thread holds which element of x.
+
+    x is a tile, an accumulator (`ACC`), or `SMEM` or `TMEM`, of which the physical layout is
+    printed. The line says the target, the line of the kernel, the type and the layout, as
+    `layout_cast` takes it; `lower(...).explain()` says it too. What the kernel computes does not
+    change. Looking at a tile takes it into registers: of a sum in a loop print it after the loop.
+    On the device `reference` nothing has a layout, and nothing is printed. Errors: TypeMismatch.
+    """
+    emit(ops.PrintLayout, x=_printable(x))
+
+
+def _printable(x: object) -> Value:
+    if isinstance(x, Accumulator):
+        return x.value
+    if not isinstance(x, Ref):
+        return settle(x, "`print_layout`").value
+    if x.space not in (SMEM, TMEM):
+        raise fault(
+            TypeMismatch,
+            f"`print_layout` takes a tile, or memory on chip, got {x}",
+            (x.root.value, "the memory"),
+            help="global memory is as its strides say: `print_layout(x[...])` is of what is read",
+        )
+    return x.root.value

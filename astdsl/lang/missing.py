@@ -14,7 +14,6 @@ _PRODUCT = "`a @ b` in a pipeline runs on the tensor core"
 _COPY = "`copy_gmem_to_smem` and `copy_smem_to_gmem` copy windows; `pipeline` does by itself"
 _GRID = "the outermost `pipeline` or `parallel` gives the indices"
 _LOOP = "`with pipeline(...)` is the same loop"
-_LAYOUT = "`lower(...).explain()` lists what is converted; `layout_cast` states a layout"
 
 MISSING = {
     **dict.fromkeys(["mma"], _PRODUCT),
@@ -22,7 +21,6 @@ MISSING = {
     **dict.fromkeys(["cluster_id", "num_sms"], _GRID),
     **dict.fromkeys(["dynamic_scheduling_loop"], _LOOP),
     **dict.fromkeys(["emit_pipeline_warp_specialized"], _LOOP),
-    "print_layout": _LAYOUT,
     "ClusterBarrier": "`Barrier` is for one block",
     "inline_ptx": "write it with the functions of astdsl",
 }

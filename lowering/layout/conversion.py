@@ -89,6 +89,18 @@ class Conversion:
         return f"{self.tile} at {self.span}: {self.way}"
 
 
+@dataclass(frozen=True, slots=True)
+class LayoutNote:
+    """What a kernel asked to be told: where it asked, of what, and the layout."""
+
+    span: Span
+    what: str
+    layout: str
+
+    def __str__(self) -> str:
+        return f"{self.what} at {self.span}: {self.layout}"
+
+
 @lru_cache(maxsize=1024)
 def register_moves(source: Layout, target: Layout) -> Plan | None:
     """Return the plan that stays within each thread, None if there is none.

@@ -141,6 +141,7 @@ def _wanted(body: Block, threads: int) -> dict[Value, Layout]:
     if not casts:
         return {}
     uses = count_uses(body)
+    uses.subtract(op.x for op in walk(body) if isinstance(op, ops.PrintLayout))
     found = {op.x: stated_layout(op.layout, op.x.tile.shape, threads) for op in casts}
     return {value: layout for value, layout in found.items() if uses[value] == 1}
 
@@ -302,6 +303,18 @@ def reshaped(layout: Layout, shape: tuple[int, ...]) -> Layout | None:
 def _slice(inference: Inference, op: ops.Slice) -> None:
     own = sliced(inference.settled(op.x), op.starts, op.sizes, op.steps)
     inference.place(op.result, own or inference.default(op.result.tile))
+
+
+@_infers(ops.UnpackNibbles)
+def _unpack_nibbles(inference: Inference, op: ops.UnpackNibbles) -> None:
+    inference.place(op.result, inference.settled(op.x).doubled(op.axis))
+
+
+@_infers(ops.PackNibbles)
+def _pack_nibbles(inference: Inference, op: ops.PackNibbles) -> None:
+    """Join the halves where they are, if they are in one thread."""
+    joined = inference.settled(op.x).halved(op.axis)
+    inference.place(op.result, joined or inference.default(op.result.tile))
 
 
 @_infers(ops.Insert)

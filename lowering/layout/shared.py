@@ -17,7 +17,7 @@ from astdsl.ir.core import Value
 from astdsl.ir.dtypes import DType
 from astdsl.ir.transforms import PhysicalAxis
 from astdsl.lowering.layout.banks import Conflict
-from astdsl.lowering.layout.conversion import Conversion
+from astdsl.lowering.layout.conversion import Conversion, LayoutNote
 
 SWIZZLES_BYTES = (128, 64, 32)
 SWIZZLE_PERIOD_BITS = 7  # PTX ISA 5.5.7: address bits 7 and up are XORed into bits 4 and up
@@ -181,6 +181,8 @@ class SharedPlan:
     # Tiles that change their layout, through the scratch or by shuffles.
     conversions: dict[Conversion, None] = field(default_factory=dict)
     conflicts: dict[Conflict, None] = field(default_factory=dict)
+    # What the kernel asked to be told of layouts.
+    told: dict[LayoutNote, None] = field(default_factory=dict)
     # Who runs the program: each has a scratch, `scratch_stride_bytes` after the one before.
     runners: int = 1
     scratch_stride_bytes: int = 0

@@ -160,6 +160,17 @@ def _is_first_warp(emitter: Emitter) -> LV:
     return emitter.builder.icmp("ult", emitter.thread, lanes)
 
 
+def spelt(emitter: Emitter, buffer: Value) -> str:
+    """Return in words where a buffer is in tensor memory."""
+    memory = memory_of(emitter)
+    cells, first = memory.cells.get(buffer, 1), memory.columns[buffer]
+    rows, columns = buffer.ref.shape
+    last = first + (columns or 0) // cells - 1
+    lanes = "a lane a row" if rows == TMEM_LANES else "16 lanes of each warp"
+    packed = f"{cells} elements" if cells > 1 else "an element"
+    return f"columns {first} to {last} of tensor memory, {lanes}, {packed} a cell of 32 bits"
+
+
 def memory_of(emitter: Emitter) -> TensorMemory:
     """Return what the kernel has of tensor memory."""
     memory = emitter.tensor_memory

@@ -12,7 +12,9 @@ import numpy as np
 
 from astdsl.ir import ops
 from astdsl.ir.core import Value
+from astdsl.ir.dtypes import f4e2m1
 from astdsl.ir.evaluate.rounding import is_narrow_float, narrowed
+from astdsl.ir.evaluate.state import Frame
 from astdsl.ir.evaluate.table import EVALUATORS, Array, evaluates
 
 
@@ -32,6 +34,12 @@ def _broadcast(op: ops.Broadcast, x: Array) -> Array:
 @evaluates(ops.Reshape)
 def _reshape(op: ops.Reshape, x: Array) -> Array:
     return np.reshape(x, op.shape)
+
+
+@evaluates(ops.PrintLayout)
+def _print_layout(op: ops.PrintLayout, frame: Frame) -> None:
+    """Do nothing: values have no layout here."""
+    del op, frame
 
 
 @evaluates(ops.LayoutCast)
@@ -61,6 +69,19 @@ def _insert(op: ops.Insert, x: Array, part: Array) -> Array:
     size = np.shape(part)
     result[tuple(slice(a, a + n) for a, n in zip(op.starts, size, strict=True))] = part
     return result
+
+
+@evaluates(ops.UnpackNibbles)
+def _unpack_nibbles(op: ops.UnpackNibbles, x: Array) -> Array:
+    halves = np.stack([x & np.uint8(15), x >> np.uint8(4)], axis=op.axis + 1)
+    return halves.reshape(op.result.tile.shape).view(f4e2m1.numpy)
+
+
+@evaluates(ops.PackNibbles)
+def _pack_nibbles(op: ops.PackNibbles, x: Array) -> Array:
+    codes = np.moveaxis(np.ascontiguousarray(x).view(np.uint8), op.axis, -1)
+    bytes_ = codes[..., ::2] & np.uint8(15) | codes[..., 1::2] << np.uint8(4)
+    return np.moveaxis(bytes_, -1, op.axis)
 
 
 @evaluates(ops.Take)

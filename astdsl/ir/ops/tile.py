@@ -8,8 +8,8 @@ from __future__ import annotations
 import math
 from typing import Any, ClassVar
 
-from astdsl.ir.core import Block, Op, Value
-from astdsl.ir.dtypes import DType, i32, i64
+from astdsl.ir.core import WRITES, Block, Op, Value
+from astdsl.ir.dtypes import DType, f4e2m1, i32, i64, u8
 from astdsl.ir.ops.arith import Constant, Elementwise
 from astdsl.ir.ops.control import Yield, yielded
 from astdsl.ir.types import TileType, Type
@@ -113,6 +113,41 @@ class Insert(Op):
             assert 0 <= start <= extent - size, f"Insert: {size} at {start} of {extent}"
 
 
+class UnpackNibbles(Op):
+    """The two f4e2m1 of each byte (u8), side by side along `axis`, the low nibble first."""
+
+    x: Value
+    axis: int
+
+    def result_types(self) -> tuple[Type, ...]:
+        shape = self.x.tile.shape
+        return (TileType(_resized(shape, self.axis, shape[self.axis] * 2), f4e2m1),)
+
+    def verify(self) -> None:
+        assert self.x.tile.dtype is u8, f"UnpackNibbles: {self.x.tile}"
+        assert 0 <= self.axis < len(self.x.tile.shape), f"UnpackNibbles: axis {self.axis}"
+
+
+class PackNibbles(Op):
+    """Two neighbours of f4e2m1 along `axis` as one byte (u8), the first in the low nibble."""
+
+    x: Value
+    axis: int
+
+    def result_types(self) -> tuple[Type, ...]:
+        shape = self.x.tile.shape
+        return (TileType(_resized(shape, self.axis, shape[self.axis] // 2), u8),)
+
+    def verify(self) -> None:
+        assert self.x.tile.dtype is f4e2m1, f"PackNibbles: {self.x.tile}"
+        assert 0 <= self.axis < len(self.x.tile.shape), f"PackNibbles: axis {self.axis}"
+        assert self.x.tile.shape[self.axis] % 2 == 0, f"PackNibbles: half a byte of {self.x.tile}"
+
+
+def _resized(shape: tuple[int, ...], axis: int, extent: int) -> tuple[int, ...]:
+    return (*shape[:axis], extent, *shape[axis + 1 :])
+
+
 class Take(Op):
     """Element of x by element: along `axis` at what `indices` holds, 0 where that is outside.
 
@@ -149,6 +184,16 @@ class LayoutCast(Op):
 
     def result_types(self) -> tuple[Type, ...]:
         return (self.x.tile,)
+
+
+class PrintLayout(Op):
+    """Tell the author, when the code is made, which thread holds which element of `x`.
+
+    `x` is a tile, an accumulator, or memory on chip, whose physical layout is told. Nothing runs.
+    """
+
+    effect = WRITES
+    x: Value
 
 
 REDUCTIONS = ("sum", "prod", "min", "max", "any", "all")

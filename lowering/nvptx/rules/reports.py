@@ -1,4 +1,4 @@
-"""Lowering of what a running block says: prints, and assertions that fail.
+"""Lowering of what a running block says: prints, and assertions that fail; layouts are told now.
 
 Each thread takes room in the log for the elements that it owns and writes them there; the host puts
 the tiles together. Invariant: no thread waits for another, so a report may stand anywhere.
@@ -6,12 +6,17 @@ the tiles together. Invariant: no thread waits for another, so a report may stan
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from astdsl.ir import ops
 from astdsl.ir.core import Op, Value
 from astdsl.ir.launch import ELEMENT_WORDS, NO_ELEMENT, RECORD_HEAD_WORDS
-from astdsl.lowering.layout.registers import Layout, splat
+from astdsl.ir.types import SMEM, AccumulatorType, RefType, TileType
+from astdsl.lowering.layout.conversion import LayoutNote
+from astdsl.lowering.layout.registers import Layout, splat, wgmma_accumulator
+from astdsl.lowering.layout.spelling import spelt, spelt_buffer
+from astdsl.lowering.nvptx import tensor_memory
 from astdsl.lowering.nvptx.asm.memory import TAKE_WORDS
 from astdsl.lowering.nvptx.function import (
     MEMORY_TYPES,
@@ -21,6 +26,7 @@ from astdsl.lowering.nvptx.function import (
     row_major_strides,
 )
 from astdsl.lowering.nvptx.values import LV, bits_of, i32, i64
+from astdsl.lowering.target import WGMMA
 
 
 @lowers(ops.Print)
@@ -38,6 +44,27 @@ def _device_assert(emitter: Emitter, op: ops.DeviceAssert) -> None:
     first = emitter.is_owner(splat((), emitter.threads))
     with emitter.guarded(emitter.both(first, fails)):
         _write(emitter, op, 0, [])
+
+
+@lowers(ops.PrintLayout)
+def _print_layout(emitter: Emitter, op: ops.PrintLayout) -> None:
+    emitter.shared.told[LayoutNote(op.span, str(op.x.type), _layout_of(emitter, op.x))] = None
+
+
+def _layout_of(emitter: Emitter, x: Value) -> str:
+    """Return where the elements of a tile, an accumulator or memory on chip are."""
+    if isinstance(x.type, TileType):
+        placement = emitter.placements[x]
+        is_held = isinstance(placement, Layout)
+        return spelt(placement) if is_held else "made where it is used, in the layout of the use"
+    if isinstance(x.type, RefType) and x.type.space == SMEM:
+        layout = emitter.shared.layouts[x]
+        extents = [n for n in x.type.shape if n is not None]
+        return spelt_buffer(layout, math.prod(extents) // math.prod(layout.shape))
+    if isinstance(x.type, AccumulatorType) and emitter.target.has(WGMMA):
+        rows, columns = x.type.shape
+        return spelt(wgmma_accumulator((rows, columns), emitter.threads))
+    return tensor_memory.spelt(emitter, x)
 
 
 def _elements(emitter: Emitter, value: Value, layout: Layout, registers: Sequence[LV]) -> list[LV]:
