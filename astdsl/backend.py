@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib.util
 import os
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from functools import cache
 from pathlib import Path
 from typing import Any, Protocol
@@ -65,6 +66,16 @@ class Cubin(Protocol):
         """What the assembler said beyond the costs."""
 
 
+class Assembler(Protocol):
+    """What makes PTX a cubin."""
+
+    def start(self) -> None:
+        """Get ready for a text that will follow, beside what else is done until then."""
+
+    def assemble(self, ptx: str) -> Cubin:
+        """Assemble a text."""
+
+
 def check_outputs(module: Module) -> None:
     """Refuse what a kernel must not do with its outputs, on whatever device it would run.
 
@@ -114,12 +125,12 @@ def compile_module(module: Module, target: str) -> Compiled:
     return compiled
 
 
-def assemble(ptx: str, target: str) -> Cubin:
-    """Assemble PTX."""
-    from astdsl.lowering.nvptx.assemble import assemble as run_assembler
+def assembler(target: str) -> AbstractContextManager[Assembler]:
+    """Return what assembles one PTX text for a target, in a `with` block."""
+    from astdsl.lowering.nvptx.assemble import Assembler as Program
 
-    cubin: Cubin = run_assembler(ptx, _target(target))
-    return cubin
+    made: AbstractContextManager[Assembler] = Program(_target(target))
+    return made
 
 
 def disassemble(cubin: Any) -> str:

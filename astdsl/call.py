@@ -13,7 +13,8 @@ from typing import Any
 from astdsl.frontend.binding import Bound, bind, scalar_converter, scalar_dtype
 from astdsl.frontend.dims import Fitted, fit
 from astdsl.frontend.signature import Parameter, Signature
-from astdsl.ir.dtypes import DType
+from astdsl.ir.dtypes import DType, f4e2m1, u8
+from astdsl.lang.nibbles import byte_of
 from astdsl.lang.params import DEFAULTS, CompilerParams
 from astdsl.records import dataclass
 from astdsl.request import Request, RequestedArgument
@@ -23,6 +24,12 @@ from astdsl.runtime.classes import Geometry, geometry_of
 from astdsl.runtime.devices import Device, check_places
 from astdsl.runtime.launch import Allocation, Argument, Launch
 from astdsl.runtime.libraries import view_of
+from astdsl.runtime.nibbles import (
+    PACKED_LIBRARIES,
+    elements_of,
+    is_packed,
+    shape_in_bytes,
+)
 
 NEW_ARRAY_ALIGN_BYTES = 16
 
@@ -80,7 +87,12 @@ def resolve(callee: Callee, args: Sequence[Any], kwargs: Mapping[str, Any]) -> C
     for p in signature.params:
         if p.spec and p.spec.role != "in" and p.name in views:
             check_written(views[p.name], where(p))
-    fitted = fit(signature.params, views, bound.constants)
+    shown = {
+        p.name: elements_of(view, where(p)) if is_packed(view, p.spec.dtypes) else view
+        for p in signature.params
+        if p.spec and (view := views.get(p.name)) is not None
+    }
+    fitted = fit(signature.params, shown, bound.constants)
     names = [p.name for p in signature.params]
     mentioned = [*names[: len(args)], *(name for name in kwargs if name in names)]
     # An output passed as None is an omitted one, though the None stands among the objects.
@@ -96,7 +108,9 @@ def resolve(callee: Callee, args: Sequence[Any], kwargs: Mapping[str, Any]) -> C
         passed=len(passed),
         defaults=tuple(given[name] for name in defaults),
         allocations=tuple(
-            Allocation(where(p), fitted.shapes[p.name], fitted.dtypes[p.name], like) for p in made
+            Allocation(where(p), new.shape, new.dtype, like)
+            for p in made
+            if (new := _geometry(p, views, fitted))
         ),
         outputs=tuple(
             order.index(p.name) for p in signature.params if p.spec and p.spec.role == "out"
@@ -104,11 +118,15 @@ def resolve(callee: Callee, args: Sequence[Any], kwargs: Mapping[str, Any]) -> C
     )
 
 
-def _geometry(name: str, views: Mapping[str, ArrayView], fitted: Fitted) -> Geometry:
+def _geometry(p: Parameter, views: Mapping[str, ArrayView], fitted: Fitted) -> Geometry:
     """Return the geometry that the kernel sees: the argument's own, or that of a new array."""
-    view = views.get(name)
+    view = views.get(p.name)
     if view is None:
-        return new_geometry(fitted.shapes[name], fitted.dtypes[name])
+        shape, dtype = fitted.shapes[p.name], fitted.dtypes[p.name]
+        near = next(iter(views.values()), None)
+        if dtype is f4e2m1 and near is not None and near.library in PACKED_LIBRARIES:
+            return new_geometry(shape_in_bytes(shape, where(p)), u8)
+        return new_geometry(shape, dtype)
     return new_geometry(view.shape, view.dtype) if _is_staged(view) else geometry_of(view)
 
 
@@ -147,8 +165,8 @@ def _arguments(
             dtype, convert = scalar_dtype(p, kind), scalar_converter(p, kind)
             found.append(Argument(where(p), source, "scalar", dtype, convert=convert))
         elif given.get(p.name, p) is not None:
-            geometry = _geometry(p.name, views, fitted)
-            dtype, initial = fitted.dtypes[p.name], p.spec.initial
+            geometry = _geometry(p, views, fitted)
+            dtype, initial = fitted.dtypes[p.name], _initial(p, geometry, fitted)
             view = views.get(p.name)
             staged = geometry_of(view) if view is not None and _is_staged(view) else None
             near = view or next(iter(views.values()), None)  # where an omitted output is made
@@ -195,15 +213,24 @@ def _requested(
         return RequestedArgument(p.name, "scalar", dtype)
     if bound.given.get(p.name, p) is None:
         return RequestedArgument(p.name, p.spec.role, None)
+    geometry = _geometry(p, views, fitted)
     return RequestedArgument(
         name=p.name,
         role=p.spec.role,
         dtype=fitted.dtypes[p.name],
-        geometry=_geometry(p.name, views, fitted),
+        geometry=geometry,
         static=fitted.static[p.name],
         names=fitted.names[p.name],
-        initial=p.spec.initial,
+        initial=_initial(p, geometry, fitted),
     )
+
+
+def _initial(p: Parameter, geometry: Geometry, fitted: Fitted) -> float | int | bool | None:
+    """Return what each element of the memory of an output starts as: of packed memory a byte."""
+    initial = None if p.spec is None else p.spec.initial
+    if initial is None or (geometry.dtype, fitted.dtypes[p.name]) != (u8, f4e2m1):
+        return initial
+    return byte_of(initial)
 
 
 def constant_key(value: Any) -> Any:
@@ -221,13 +248,13 @@ def prepare(call: Call, program: Any, device: Device, target: str) -> Launch:
     assert names == expected, f"the module has parameters {names}, the call {expected}"
     check_places(device, call.arguments)
     plan, ptx, cubin, module = None, "", b"", program.module
+    if device.needs_cubin:  # Before the PTX: the assembler starts while that is made.
+        cubin = program.cubin(target).image
     if device.needs_ptx:
         code = program.code(target)
         plan, ptx = code.plan, code.ptx
     else:
         module = program.settled(target)
-    if device.needs_cubin:
-        cubin = program.cubin(target).image
     launcher = device.load(Artifact(module, ptx, plan, cubin), call.arguments)
     return Launch(
         call.arguments,

@@ -12,9 +12,11 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from astdsl.errors import DeviceUnavailable
 from astdsl.lowering.nvptx import jitlink
+from astdsl.lowering.nvptx.ptxas import AssemblyFailed, Ptxas
 from astdsl.lowering.nvptx.tools import find_tool
 from astdsl.lowering.target import Target
 
@@ -55,25 +57,55 @@ class RejectedPTX(AssertionError):
         self.complaint = complaint
 
 
-def assemble(ptx: str, target: Target) -> Cubin:
-    """Assemble PTX for a target: by ptxas if it is found, else by nvJitLink in this process.
+class Assembler:
+    """Makes one PTX text a cubin: by ptxas if it is found, else by nvJitLink in this process.
 
-    Where one more block would fit beside the others, the assembler spills a few registers for it.
-    Such an entry is assembled again with the promise of one block a multiprocessor (PTX ISA
-    11.4.4, ``.minnctapersm``), which leaves it every register. Raises RejectedPTX for PTX that is
-    wrong.
+    The process of ptxas can be started before there is a text. Used in a `with` block, which ends
+    it.
     """
-    cubin = _assemble_once(ptx, target)
-    promising = _promise_one_block(ptx, cubin.spilled)
-    if promising == ptx:
-        return cubin
-    again = _assemble_once(promising, target)
-    return again if again.spill_bytes < cubin.spill_bytes else cubin
+
+    def __init__(self, target: Target) -> None:
+        path = find_tool("ptxas")
+        self._target = target
+        self._ptxas = Ptxas(path, target) if path else None
+
+    def __enter__(self) -> Assembler:
+        return self
+
+    def __exit__(self, *raised: Any) -> None:
+        if self._ptxas is not None:
+            self._ptxas.__exit__(*raised)
+
+    def start(self) -> None:
+        """Get ready for a text that will follow."""
+        if self._ptxas is not None:
+            self._ptxas.start()
+
+    def assemble(self, ptx: str) -> Cubin:
+        """Assemble a text.
+
+        Where one more block would fit beside the others, the assembler spills a few registers for
+        it. Such an entry is assembled again with the promise of one block a multiprocessor (PTX
+        ISA 11.4.4, ``.minnctapersm``), which leaves it every register. Raises RejectedPTX for PTX
+        that is wrong.
+        """
+        cubin = self._assemble_once(ptx)
+        promising = _promise_one_block(ptx, cubin.spilled)
+        if promising == ptx:
+            return cubin
+        again = self._assemble_once(promising)
+        return again if again.spill_bytes < cubin.spill_bytes else cubin
+
+    def _assemble_once(self, ptx: str) -> Cubin:
+        if self._ptxas is None:
+            return assemble_by_nvjitlink(ptx, self._target)
+        return assemble_by_ptxas(ptx, self._ptxas)
 
 
-def _assemble_once(ptx: str, target: Target) -> Cubin:
-    ptxas = find_tool("ptxas")
-    return assemble_by_ptxas(ptx, target, ptxas) if ptxas else assemble_by_nvjitlink(ptx, target)
+def assemble(ptx: str, target: Target) -> Cubin:
+    """Assemble a text for a target, as an `Assembler` does."""
+    with Assembler(target) as assembler:
+        return assembler.assemble(ptx)
 
 
 def _promise_one_block(ptx: str, entries: Sequence[str]) -> str:
@@ -84,17 +116,13 @@ def _promise_one_block(ptx: str, entries: Sequence[str]) -> str:
     return ptx
 
 
-def assemble_by_ptxas(ptx: str, target: Target, ptxas: str) -> Cubin:
+def assemble_by_ptxas(ptx: str, ptxas: Ptxas) -> Cubin:
     """Assemble with the program `ptxas`, a process of its own."""
-    with tempfile.TemporaryDirectory(prefix="astdsl-") as folder:
-        source, image = Path(folder, "kernel.ptx"), Path(folder, "kernel.cubin")
-        source.write_text(ptx, encoding="utf-8")
-        command = [ptxas, f"-arch={target.name}", "-O3", "-v", str(source), "-o", str(image)]
-        done = _run(command)
-        said = (done.stdout + done.stderr).replace(str(source), "kernel.ptx")
-        if done.returncode:
-            raise RejectedPTX(said, ptx)
-        return _cubin(image.read_bytes(), said, "ptxas")
+    try:
+        image, said = ptxas.assemble(ptx)
+    except AssemblyFailed as error:
+        raise RejectedPTX(str(error), ptx) from error
+    return _cubin(image, said, "ptxas")
 
 
 def assemble_by_nvjitlink(ptx: str, target: Target) -> Cubin:

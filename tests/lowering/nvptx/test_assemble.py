@@ -8,6 +8,7 @@ from astdsl.errors import DeviceUnavailable
 from astdsl.lowering.nvptx import assemble, tools
 from astdsl.lowering.nvptx.asm import barriers, control
 from astdsl.lowering.nvptx.llvm import LaunchBounds
+from astdsl.lowering.nvptx.ptxas import Ptxas
 from astdsl.lowering.nvptx.values import i64
 from astdsl.lowering.target import SM_90A, TARGETS, Target
 from tests.lowering.nvptx.kernels import begin, element, ptx_of
@@ -73,7 +74,7 @@ def test_an_entry_that_spills_is_assembled_again_with_every_register(
     """The assembler is made up: where it prefers spills to fewer blocks changes with versions."""
     given: list[str] = []
 
-    def spills_beside_others(ptx: str, target: Target, ptxas: str) -> assemble.Cubin:
+    def spills_beside_others(ptx: str, _ptxas: Ptxas) -> assemble.Cubin:
         given.append(ptx)
         alone = ".minnctapersm 1" in ptx
         return assemble.Cubin(
@@ -82,7 +83,7 @@ def test_an_entry_that_spills_is_assembled_again_with_every_register(
             spill_bytes=0 if alone else 8,
             stack_bytes=0,
             messages=(),
-            assembler=ptxas,
+            assembler="ptxas",
             spilled=() if alone else ("k",),
         )
 
