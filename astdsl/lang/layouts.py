@@ -6,11 +6,11 @@ back end. Where none is stated the compiler chooses. Stating one never changes a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from math import prod
 from typing import Any
 
-from astdsl.errors import ShapeMismatch, TypeMismatch, UnsupportedFeature
+from astdsl.errors import ShapeMismatch, TypeMismatch
 from astdsl.ir import ops
 from astdsl.ir.core import Value
 from astdsl.ir.dtypes import DType
@@ -25,6 +25,7 @@ from astdsl.records import dataclass
 WIDEST_ACCESS_BITS = 128
 MOST_COPIES = 256
 WARPGROUP_THREADS = 128
+COLLECTIVE_COLUMNS = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +45,12 @@ class StatedLayout:
     def reduce(self, axis: int) -> StatedLayout:
         """Return how a reduction along `axis` of a tile in this layout is held."""
         rank = len(self.shape or self.multiples)
+        if rank < 2:
+            raise fault(
+                ShapeMismatch,
+                f"`{self!r}.reduce` is of layouts of two axes or more",
+                help="every thread holds a scalar: it has no other layout",
+            )
         if type(axis) is not int or not 0 <= axis < rank:
             raise fault(
                 ShapeMismatch,
@@ -130,11 +137,16 @@ def _covers(shape: tuple[int, ...], digits: Sequence[tuple[int, ...]]) -> bool:
     return True
 
 
-def _later(name: str, hint: str) -> Callable[..., StatedLayout]:
-    def refused(*_: Any, **__: Any) -> StatedLayout:
-        raise fault(UnsupportedFeature, f"`Layout.{name}` is not in this version", help=hint)
-
-    return refused
+def _collective(columns: int) -> StatedLayout:
+    """Return two by two warps: each has 32 rows of every 64, and half of the columns."""
+    if type(columns) is not int or columns < 1 or columns % COLLECTIVE_COLUMNS:
+        raise fault(
+            ShapeMismatch,
+            f"`Layout.TCGEN05_M64_COLLECTIVE` takes a multiple of {COLLECTIVE_COLUMNS} columns, "
+            f"got {columns!r}",
+            help="two warps have half of them each, in eights",
+        )
+    return StatedLayout(("TCGEN05_M64_COLLECTIVE", columns), (64, columns))
 
 
 class Layout:
@@ -144,9 +156,12 @@ class Layout:
     columns to a thread; `WGMMA_UPCAST_2X`, `WGMMA_8BIT` (four neighbouring columns) and
     `WGMMA_UPCAST_4X` (eight) keep the columns of a thread together for elements of fewer bits;
     `WGMMA_TRANSPOSED` is that of the transposed tile. `TCGEN05` has 32 rows to a warp, pairs of
-    columns to a thread; `TCGEN05_TMEM_NATIVE` a row to a thread (PTX ISA 9.7.16.2.3). In `WG_SPLAT`
-    every thread holds all. `WG_STRIDED(shape, vec)`, `SMEM_GMEM_COPY(shape, dtype, swizzle)` are
-    vectors of neighbours, `TILED(shape, registers, threads)` anything.
+    columns to a thread; `TCGEN05_TMEM_NATIVE` a row to a thread (PTX ISA 9.7.16.2.3);
+    `TCGEN05_M64_COLLECTIVE(columns)` is `TCGEN05` with 64 rows, the second half of the columns in
+    warps 2 and 3 (layout B of PTX ISA 9.7.16.10.5). In `WG_SPLAT` every thread holds all. In
+    `TMA_INDICES` every thread of a warp holds its four neighbours of each 16. `WG_STRIDED(shape,
+    vec)`, `SMEM_GMEM_COPY(shape, dtype, swizzle)` are vectors of neighbours, `TILED(shape,
+    registers, threads)` anything.
     """
 
     WGMMA = StatedLayout(("WGMMA",), (64, 8))
@@ -161,10 +176,8 @@ class Layout:
     WG_STRIDED = staticmethod(_strided)
     SMEM_GMEM_COPY = staticmethod(_copied)
     TILED = staticmethod(_tiled)
-    TCGEN05_M64_COLLECTIVE = staticmethod(
-        _later("TCGEN05_M64_COLLECTIVE", "`Layout.TCGEN05` is that of 128 rows")
-    )
-    TMA_INDICES = staticmethod(_later("TMA_INDICES", "leave the layout of indices to the compiler"))
+    TCGEN05_M64_COLLECTIVE = staticmethod(_collective)
+    TMA_INDICES = StatedLayout(("TMA_INDICES",), (16,))
 
 
 def layout_cast(x: object, layout: object) -> Tile:

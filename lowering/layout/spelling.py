@@ -19,6 +19,7 @@ from astdsl.lowering.layout.registers import (
 from astdsl.lowering.layout.shared import BufferLayout
 from astdsl.lowering.layout.stated import LEAST, stated_layout
 
+_COLLECTIVE_COLUMNS = 16
 _VECTORS = (16, 8, 4, 2, 1)
 
 
@@ -38,6 +39,9 @@ def _candidates(shape: tuple[int, ...], threads: int) -> Iterator[tuple[str, Lay
     for name, least in LEAST.items():
         if _fits(shape, least):
             yield name, normalised(stated_layout((name,), shape, threads))
+    if len(shape) == 2 and _fits(shape, (64, _COLLECTIVE_COLUMNS)):
+        spec = ("TCGEN05_M64_COLLECTIVE", shape[1])
+        yield f"{spec[0]}({spec[1]})", normalised(stated_layout(spec, shape, threads))
     for vec in _VECTORS:
         if shape and shape[-1] % vec == 0:
             yield f"WG_STRIDED({shape}, {vec})", blocked(shape, threads, vec)

@@ -42,6 +42,8 @@ def _least_extent(spec: tuple[Any, ...], axis: int) -> int:
     if name == "reduce":
         inner, dropped = numbers
         return _least_extent(inner, axis + (axis >= dropped))
+    if name == "TCGEN05_M64_COLLECTIVE":
+        return int((64, *numbers)[axis])
     return int(numbers[0][axis]) if numbers else LEAST[name][axis]
 
 
@@ -49,7 +51,7 @@ def _least_extent(spec: tuple[Any, ...], axis: int) -> int:
 LEAST = {
     "WGMMA": (64, 8), "WGMMA_8BIT": (64, 16), "WGMMA_UPCAST_2X": (64, 16),
     "WGMMA_UPCAST_4X": (64, 32), "WGMMA_TRANSPOSED": (8, 64), "TCGEN05": (128, 8),
-    "TCGEN05_TRANSPOSED": (8, 128), "TCGEN05_TMEM_NATIVE": (128, 1),
+    "TCGEN05_TRANSPOSED": (8, 128), "TCGEN05_TMEM_NATIVE": (128, 1), "TMA_INDICES": (16,),
 }  # fmt: skip
 
 
@@ -88,6 +90,30 @@ def _tcgen05(shape: Shape, threads: int) -> Layout:
     )
     lanes = (Digit(4, 1, 2), Digit(8, 0, 1), Digit(4, 0, 32))
     return normalised(Layout(shape, registers, (*lanes, Digit(groups, 0, 128 * blocks))))
+
+
+def _collective(shape: Shape, threads: int, columns: int) -> Layout:
+    """Two by two warps of 32 rows and half the columns (PTX ISA, 9.7.16.10.5, layout B)."""
+    groups, half = threads // WARPGROUP_THREADS, columns // 2
+    blocks = -(-shape[0] // (64 * groups))
+    registers = (
+        Digit(2, 1, 1),
+        Digit(4, 0, 8),
+        Digit(half // 8, 1, 8),
+        Digit(-(-shape[1] // columns), 1, columns),
+        Digit(blocks, 0, 64),
+    )
+    warps = (Digit(2, 0, 32), Digit(2, 1, half))
+    lanes = (Digit(4, 1, 2), Digit(8, 0, 1), *warps, Digit(groups, 0, 64 * blocks))
+    return normalised(Layout(shape, registers, lanes))
+
+
+def _indices(shape: Shape, threads: int) -> Layout:
+    """Four neighbours of each 16 in every lane of a warp, as copies by rows take them."""
+    groups = threads // WARPGROUP_THREADS
+    blocks = -(-shape[0] // (16 * groups))
+    lanes = (Digit(32, REPLICATED, 0), Digit(4, 0, 4), Digit(groups, 0, 16 * blocks))
+    return normalised(Layout(shape, (Digit(4, 0, 1), Digit(blocks, 0, 16)), lanes))
 
 
 def _native(shape: Shape, threads: int) -> Layout:
@@ -129,4 +155,6 @@ ROWS: dict[str, Row] = {
     "TCGEN05": _tcgen05,
     "TCGEN05_TRANSPOSED": _transposed(_tcgen05),
     "TCGEN05_TMEM_NATIVE": _native,
+    "TCGEN05_M64_COLLECTIVE": _collective,
+    "TMA_INDICES": _indices,
 }

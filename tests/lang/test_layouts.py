@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from astdsl import In, Layout, Out, f32, f64, i16, kernel, layout_cast, load
-from astdsl.errors import KernelError, ShapeMismatch, TypeMismatch, UnsupportedFeature
+from astdsl import In, Layout, Out, f32, f64, i16, i32, kernel, layout_cast, load
+from astdsl.errors import KernelError, ShapeMismatch, TypeMismatch
 from astdsl.ir.types import TileType
 from astdsl.lang.layouts import StatedLayout
 from astdsl.lowering.layout.stated import LEAST, ROWS, stated_layout
@@ -21,7 +21,8 @@ PLAIN = {n: v for n, v in vars(Layout).items() if isinstance(v, StatedLayout)}
 LANES = ((64, 0, 1), (2, -1, 0))
 DIGITS = (((2, 0, 64), (2, 1, 1), (64, 1, 2)), ((64, 0, 1), (2, -1, 0)))
 CHAIN = [
-    *(v for n, v in PLAIN.items() if n != "WG_SPLAT"),
+    *(v for v in PLAIN.values() if len(v.multiples) == 2),
+    Layout.TCGEN05_M64_COLLECTIVE(128),
     Layout.WG_STRIDED(SHAPE, 1),
     Layout.SMEM_GMEM_COPY(SHAPE, i16),
     Layout.TILED(SHAPE, *DIGITS),
@@ -36,7 +37,7 @@ def through(x: In[i16, "128 128"], o: Out[i16, "128 128"], *, layouts: Any) -> N
 
 
 def test_every_name_has_its_digits() -> None:
-    stated = {v.spec[0] for v in CHAIN} | {"WG_SPLAT"}
+    stated = {v.spec[0] for v in CHAIN} | {"WG_SPLAT", "TMA_INDICES"}
     assert stated == set(ROWS)
     plain = {n: v.multiples for n, v in PLAIN.items() if v.multiples}
     assert plain == LEAST
@@ -79,6 +80,33 @@ def test_a_reduced_layout_is_that_of_the_reduction() -> None:
     for axis in (0, 1):
         spec = Layout.WGMMA.reduce(axis).spec
         assert stated_layout(spec, (64,), 128) == inner.without([axis])
+
+
+def test_a_collective_layout_gives_half_of_the_columns_to_two_warps() -> None:
+    held = stated_layout(Layout.TCGEN05_M64_COLLECTIVE(64).spec, (64, 64), 128)
+    rows, columns = held.bases[::32].T
+    assert (rows.tolist(), columns.tolist()) == ([0, 32, 0, 32], [0, 0, 32, 32])
+    assert held.register_count == 32
+    for axis in (0, 1):
+        spec = Layout.TCGEN05_M64_COLLECTIVE(64).reduce(axis).spec
+        assert stated_layout(spec, (64,), 128) == held.without([axis])
+
+
+def test_indices_are_held_four_by_four_in_every_lane_of_a_warp() -> None:
+    held = stated_layout(Layout.TMA_INDICES.spec, (32,), 128)
+    assert held.bases[[0, 31, 32, 96], 0].tolist() == [0, 0, 4, 12]
+    assert [first for (first,) in held.offsets] == [0, 1, 2, 3, 16, 17, 18, 19]
+
+
+def gathered(x: In[f32, "64 64"], i: In[i32, "32"], o: Out[f32, "32 64"]) -> None:
+    rows = load(i.at[...], layout=Layout.TMA_INDICES)
+    o[...] = x[rows, 0:64]
+
+
+def test_indices_in_their_layout_gather_rows() -> None:
+    x = np.arange(64 * 64, dtype=np.float32).reshape(64, 64)
+    rows = np.random.default_rng(1).integers(0, 64, 32).astype(np.int32)
+    assert np.array_equal(agree(kernel(gathered), lambda: (x, rows)), x[rows])
 
 
 def shuffling(x: In[i16, "64 16"], o: Out[i16, "64 16"]) -> None:
@@ -132,8 +160,15 @@ MISTAKES: list[tuple[Any, type[KernelError], str]] = [
     ),
     (lambda x: Layout.TILED((2,), ((2, 0, 1),), ((64, -1, 0),)), ShapeMismatch, "64 threads"),
     (lambda x: Layout.WGMMA.reduce(2), ShapeMismatch, "axis from 0 to 1"),
-    (lambda x: Layout.TMA_INDICES(), UnsupportedFeature, "TMA_INDICES"),
-    (lambda x: Layout.TCGEN05_M64_COLLECTIVE(64), UnsupportedFeature, "M64"),
+    (lambda x: Layout.TMA_INDICES.reduce(0), ShapeMismatch, "two axes or more"),
+    (lambda x: Layout.WGMMA.reduce(0).reduce(0), ShapeMismatch, "two axes or more"),
+    (lambda x: layout_cast(x[0, :24], Layout.TMA_INDICES), ShapeMismatch, "multiples of"),
+    (lambda x: Layout.TCGEN05_M64_COLLECTIVE(24), ShapeMismatch, "multiple of 16 columns"),
+    (
+        lambda x: layout_cast(x, Layout.TCGEN05_M64_COLLECTIVE(128)),
+        ShapeMismatch,
+        r"multiples of \(64, 128\)",
+    ),
 ]
 
 
