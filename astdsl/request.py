@@ -8,7 +8,7 @@ from __future__ import annotations
 from types import FunctionType
 from typing import Any
 
-from astdsl.ir.dtypes import DType
+from astdsl.ir.dtypes import DType, f4e2m1, u8
 from astdsl.ir.types import RefType, TileType, scalar
 from astdsl.lang.params import DEFAULTS, CompilerParams
 from astdsl.records import dataclass
@@ -46,7 +46,12 @@ class RequestedArgument:
                 zip(self.geometry.shape, self.static, strict=True)
             )
         )
-        return ref_type(self.geometry, self.dtype, dims)
+        return ref_type(self.geometry, u8 if self.is_packed else self.dtype, dims)
+
+    @property
+    def is_packed(self) -> bool:
+        """Whether it is bytes that hold two f4e2m1 each."""
+        return self.dtype is f4e2m1 and self.geometry is not None and self.geometry.dtype is u8
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,7 +35,8 @@ from astdsl.source import Span
 class TracedArgument:
     """A positional parameter of the kernel: its role, and its type, None if it is left out.
 
-    `dims` name the axes, "" for none: axes of one name have one extent.
+    `dims` name the axes, "" for none: axes of one name have one extent. A `packed` array holds two
+    f4e2m1 to a byte, and its type is that of the bytes.
     """
 
     name: str
@@ -43,6 +44,7 @@ class TracedArgument:
     type: RefType | TileType | None
     initial: float | int | bool | None = None
     dims: tuple[str, ...] = ()
+    packed: bool = False
 
 
 @dataclass(slots=True)
@@ -83,7 +85,7 @@ def trace_kernel(
     values = {a.name: Value(a.type, a.name) for a in arguments if a.type is not None}
     builder = Builder(tuple(values.values()))
     codes = Codes()
-    trace = Trace(builder, codes.locate, warpgroups=warpgroups, params=params)
+    trace = Trace(builder, codes.locate, warpgroups=warpgroups, params=params, shared=codes.shared)
     trace.made.update({value: spans.get(n, here) for n, value in values.items()})
     session = Session(HOOKS, trace, codes)
     with tracing(trace):
@@ -121,7 +123,7 @@ def _argument(argument: TracedArgument, value: Value | None) -> Any:
     if isinstance(value.type, TileType):
         return Tile(value)
     names = tuple(dim or None for dim in argument.dims)
-    return parameter_ref(value, argument.name, argument.role, names)
+    return parameter_ref(value, argument.name, argument.role, names, packed=argument.packed)
 
 
 def _parameter_spans(source: FunctionSource) -> dict[str, Span]:

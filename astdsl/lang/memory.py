@@ -12,7 +12,7 @@ from typing import Any
 from astdsl.errors import ShapeMismatch, TypeMismatch, UnsupportedFeature
 from astdsl.ir import ops
 from astdsl.ir.core import SCRATCH, Value
-from astdsl.ir.dtypes import f4e2m1
+from astdsl.ir.dtypes import f4e2m1, u8
 from astdsl.ir.types import GMEM as GLOBAL
 from astdsl.ir.types import SMEM as SHARED
 from astdsl.lang.branching import as_condition
@@ -20,7 +20,9 @@ from astdsl.lang.elementwise import require_fits
 from astdsl.lang.indices import as_index, form_of, index_value
 from astdsl.lang.layouts import layout_cast
 from astdsl.lang.masks import filled
-from astdsl.lang.refs import Ref, Root, whole_ref
+from astdsl.lang.nibbles import PER_BYTE
+from astdsl.lang.refs import Ref, whole_ref
+from astdsl.lang.roots import Root
 from astdsl.lang.shapes import as_shape
 from astdsl.lang.sync import Barrier, BarrierSlot, as_slot
 from astdsl.lang.tracing import emit, fault, require_trace
@@ -112,9 +114,30 @@ def SMEM(shape: object, dtype: object, transforms: object = None) -> Ref:  # noq
     """
     extents = as_shape(shape, "`SMEM`")
     kind = require_dtype(dtype, "`SMEM`")
+    is_packed = kind is f4e2m1
+    if is_packed:
+        extents, kind = _packed_shape(extents, transforms), u8
     stated = () if transforms is None else checked_transforms(transforms, extents, kind)
     value = emit(ops.AllocSmem, shape=extents, dtype=kind, transforms=stated).result
-    return whole_ref(Root(value, "SMEM", SCRATCH, (None,) * len(extents), transforms=stated))
+    names = (None,) * len(extents)
+    return whole_ref(Root(value, "SMEM", SCRATCH, names, transforms=stated, packed=is_packed))
+
+
+def _packed_shape(shape: tuple[int, ...], transforms: object) -> tuple[int, ...]:
+    """Return the extents, in bytes, of shared memory of f4e2m1."""
+    if transforms is not None:
+        raise fault(
+            UnsupportedFeature,
+            "`SMEM(..., transforms=)` of f4e2m1 is not in this version",
+            help="leave it out: the physical layout follows from the uses",
+        )
+    if not shape or shape[-1] % PER_BYTE:
+        raise fault(
+            ShapeMismatch,
+            f"`SMEM` holds two f4e2m1 to a byte along its last axis, got the shape {shape}",
+            help="an even last axis is whole bytes",
+        )
+    return (*shape[:-1], shape[-1] // PER_BYTE)
 
 
 def GMEM(shape: object, dtype: object) -> Ref:  # noqa: N802

@@ -14,22 +14,23 @@ from astdsl.errors import (
     NotConstant,
     TypeMismatch,
     UnsupportedFeature,
-    WrittenInput,
     did_you_mean,
 )
 from astdsl.ir import ops
-from astdsl.ir.core import IN, Value
+from astdsl.ir.core import Value
 from astdsl.ir.dtypes import DType
-from astdsl.ir.transforms import Transform
-from astdsl.ir.types import GMEM, TMEM
+from astdsl.ir.types import GMEM
+from astdsl.lang import nibbles
 from astdsl.lang.block_views import Blocks, Named
 from astdsl.lang.elementwise import broadcast_shape, converted_to_target, rounded
-from astdsl.lang.indices import atom_of, form_of, index_value
+from astdsl.lang.indices import form_of, index_value
+from astdsl.lang.listed import as_index_tile, is_list
 from astdsl.lang.ragged import NO_EDGES, ZERO, Edges, HalfSpace
 from astdsl.lang.reshaped import Fold, fold_of, folded_view, require_reshapable
+from astdsl.lang.roots import Root
 from astdsl.lang.shapes import as_extent, forget_edges
-from astdsl.lang.symbolic import Atom, Form
-from astdsl.lang.tracing import DimKey, NeedsConstant, emit, fault
+from astdsl.lang.symbolic import Form
+from astdsl.lang.tracing import NeedsConstant, emit, fault
 from astdsl.lang.values import Operand, Tile, UnknownAttribute, as_operand
 from astdsl.lang.views import (
     NO_GRID,
@@ -49,77 +50,7 @@ from astdsl.lang.windows import (
     spelled_out,
     window_of,
 )
-from astdsl.records import dataclass, replace
-
-INT32_LIMIT, INT64_LIMIT = 2**31 - 1, 2**63 - 1
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Root:
-    """Memory that refs are views of. `dims` name its axes; equal names are equal extents.
-
-    `extents` are the extents of memory that the kernel allocates, `transforms` what it states of
-    the physical layout of shared memory.
-    """
-
-    value: Value
-    name: str
-    role: str
-    dims: tuple[str | None, ...]
-    extents: tuple[Form, ...] = ()
-    transforms: tuple[Transform, ...] = ()
-
-    def require_addressable(self) -> None:
-        """Refuse to read or write tensor memory as if it had addresses."""
-        if self.value.ref.space == TMEM:
-            raise fault(
-                UnsupportedFeature,
-                f"`{self.name}` is tensor memory, which is not indexed",
-                (self.value, "allocated here"),
-                help="`async_load_tmem(ref)` reads it, `async_store_tmem(ref, tile)` writes it",
-            )
-
-    def require_writable(self) -> None:
-        """Refuse to write an input."""
-        if self.role == IN:
-            raise fault(
-                WrittenInput,
-                f"`{self.name}` is an `In` parameter, which is only read",
-                (self.value, "it is declared here"),
-                help="annotate it as `InOut[...]` to change it in place, or write an `Out`",
-            )
-
-    def extent(self, axis: int) -> Form:
-        """Return the extent of an axis as a form."""
-        if self.extents:
-            return self.extents[axis]
-        static = self.value.ref.shape[axis]
-        return Form.unknown(self._atom(axis)) if static is None else Form.of(static)
-
-    def wanted(self, axis: int) -> frozenset[DimKey]:
-        """Return the dims that must be constant for this axis to be."""
-        wanted = self.extent(axis).dims
-        if wanted is None:
-            raise fault(
-                NotConstant,
-                f"axis {axis} of `{self.name}` has an extent that is known only at run time",
-                (self.value, "it is allocated here"),
-                help=f"take windows of it: `{self.name.lower()}[tile(i, 64)]`",
-            )
-        return wanted
-
-    def _atom(self, axis: int) -> Atom:
-        value = self.value
-        limit = INT32_LIMIT if value.ref.small else INT64_LIMIT
-
-        def rebuild() -> Value:
-            return emit(ops.Dim, ref=value, axis=axis).result
-
-        key = ("dim", self.dims[axis] or (self.name, axis))
-        atom = atom_of(key, lambda number: Atom(number, None, (0, limit), frozenset(), rebuild))
-        assert atom.dims is not None, "a dim is computed from dims"
-        atom.dims |= {(self.name, axis)}
-        return atom
+from astdsl.records import replace
 
 
 class Ref:
@@ -149,7 +80,7 @@ class Ref:
     @property
     def dtype(self) -> DType:
         """The element type."""
-        return self.root.value.ref.dtype
+        return self.root.dtype
 
     @property
     def space(self) -> str:
@@ -222,6 +153,7 @@ class Ref:
         items = list(
             spelled_out(key if isinstance(key, tuple) else (key,), self.ndim, self.root.name)
         )
+        items = [as_index_tile(i, self.root.name) if is_list(i) else i for i in items]
         if self.fold:
             return folded_view(self, self.fold, items)
         if self.grid is not NO_GRID:
@@ -335,16 +267,18 @@ class Ref:
             return self.unfolded.read(fill)
         self.root.require_addressable()
         fields = self.window_fields()
-        given = {} if fill is None else {"fill": rounded(fill, self.dtype)}
+        given = {} if fill is None else {"fill": self._fill(fill)}
         if self.is_indexed:
             spaces = index_edges(self.axes, self.grid)
             more = self.indexed_fields(spaces)
-            picked = emit(ops.Gather, **fields, **more, **given).result
+            picked = self._elements(emit(ops.Gather, **fields, **more, **given).result)
             outside = {**self.edges().outside, **dict.fromkeys(spaces, ZERO)}
             if fill is not None:
                 return Tile(picked)
             return Tile(picked, edges=Edges(outside), origin=None if self.grid.shape else self)
         value = emit(ops.Load, **fields, **given).result
+        if self.root.packed:
+            value = nibbles.unpacked(value, len(value.tile.shape) - 1)
         edges = NO_EDGES if fill is not None else self.edges()
         shown, permutation = self._kept_order()
         if list(permutation) != shown:
@@ -363,7 +297,8 @@ class Ref:
         operand = as_operand(value, "a store")
         if self.is_indexed:
             stored = converted_to_target(operand, shape, self.dtype, "a store")
-            emit(ops.Scatter, **fields, **self.indexed_fields(self.left_out(operand)), value=stored)
+            more = self.indexed_fields(self.left_out(operand))
+            emit(ops.Scatter, **fields, **more, value=self._bytes(stored))
             return
         if self.space != GMEM and isinstance(operand, Tile):
             forget_edges(operand, range(operand.ndim), f"storing into `{self.root.name}`")
@@ -372,17 +307,35 @@ class Ref:
         if list(permutation) != shown:
             back = tuple(permutation.index(k) for k in shown)
             stored = emit(ops.Transpose, x=stored, permutation=back).result
+        if self.root.packed:
+            stored = nibbles.packed(stored, len(shape) - 1)
         emit(ops.Store, **fields, value=stored)
+
+    def _fill(self, number: bool | int | float) -> bool | int | float:
+        """Return what fills each element of the memory: of packed memory a byte."""
+        value = rounded(number, self.dtype)
+        return nibbles.byte_of(float(value)) if self.root.packed else value
+
+    def _packed_place(self) -> int:
+        """Return the packed axis among those of what tiles of indices pick."""
+        return self.grid.place_of(self.order.index(len(self.axes) - 1))
+
+    def _elements(self, value: Value) -> Value:
+        return nibbles.unpacked(value, self._packed_place()) if self.root.packed else value
+
+    def _bytes(self, value: Value) -> Value:
+        return nibbles.packed(value, self._packed_place()) if self.root.packed else value
 
     def window_fields(self) -> dict[str, Any]:
         """Return the fields of an operation on this window of the root."""
-        return {
+        fields = {
             "ref": self.root.value,
             "sizes": tuple(self._size(k) for k in range(len(self.axes))),
             "starts": tuple(index_value(axis.start) for axis in self.axes),
             "steps": tuple(axis.step for axis in self.axes),
             "kept": tuple(axis.kept for axis in self.axes),
         }
+        return self.root.bytes_of_window(fields, self.axes[-1]) if self.root.packed else fields
 
     def unfenced(self, axis: int) -> Ref:
         """Return the window without the ends of views, but for those along one of its axes."""
@@ -429,7 +382,11 @@ class Ref:
 
     def indexed_fields(self, spaces: Sequence[HalfSpace]) -> dict[str, Any]:
         """Return what an indexed access has beside a window's fields."""
-        return indexed_fields(self.axes, self.order, self.grid, self.static_shape, spaces)
+        shape = self.static_shape
+        if self.root.packed:
+            place = self._packed_place()
+            shape = nibbles.shape_in_bytes(shape, place, spaces, self.root.name)
+        return indexed_fields(self.axes, self.order, self.grid, shape, spaces)
 
     def _size(self, k: int) -> int:
         size = self.axes[k].size
@@ -557,18 +514,25 @@ def _window_text(window: Span1D, size: int) -> str:
 
 def whole_ref(root: Root) -> Ref:
     """Return all of a root as a ref."""
-    shape = root.value.ref.shape
+    shape = root.shape
     axes = tuple(AxisView(ZERO_START, n, 1, kept=True, whole=True) for n in shape)
     return Ref(root, axes, tuple(range(len(shape))))
 
 
-def parameter_ref(value: Value, name: str, role: str, dim_names: Sequence[str | None] = ()) -> Ref:
+def parameter_ref(
+    value: Value,
+    name: str,
+    role: str,
+    dim_names: Sequence[str | None] = (),
+    *,
+    packed: bool = False,
+) -> Ref:
     """Return the ref of a parameter; `dim_names` name its axes, equal names equal extents.
 
     Called for every parameter before the body is traced, so that a dim knows all its places.
     """
     names = tuple(dim_names) or (None,) * value.ref.rank
-    root = Root(value, name, role, names)
+    root = Root(value, name, role, names, packed=packed)
     for axis, extent in enumerate(value.ref.shape):
         if extent is None:
             root.extent(axis)

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from astdsl.errors import BadArgument, DeviceUnavailable, UnsupportedFeature
-from astdsl.ir.dtypes import BY_NAME, BY_NUMPY, DType
+from astdsl.ir.dtypes import BY_NAME, BY_NUMPY, DType, u8
 from astdsl.runtime import dlpack
 from astdsl.runtime.arrays import ArrayView, Where, strides_in_elements, view_of_numpy
 
@@ -27,6 +27,7 @@ TORCH_NAMES = {
     "f8e4m3": "float8_e4m3fn", "f8e5m2": "float8_e5m2", "f8e8m0": "float8_e8m0fnu",
 }  # fmt: skip
 _BY_TORCH = {f"torch.{theirs}": BY_NAME[ours] for ours, theirs in TORCH_NAMES.items()}
+_BY_TORCH["torch.float4_e2m1fn_x2"] = u8  # two elements to a byte, and its shape counts bytes
 LEGACY_STREAM = 0
 
 

@@ -137,10 +137,38 @@ class Layout:
             result = result.expanded(axis)
         return result
 
+    def doubled(self, axis: int) -> Layout:
+        """Return the layout with two neighbours along an axis in the place of each element."""
+        registers = (Digit(2, axis, 1), *(_stretched(d, axis) for d in self.registers))
+        threads = tuple(_stretched(d, axis) for d in self.threads)
+        shape = (*self.shape[:axis], self.shape[axis] * 2, *self.shape[axis + 1 :])
+        return normalised(Layout(shape, registers, threads))
+
+    def halved(self, axis: int) -> Layout | None:
+        """Return the layout whose `doubled` this one is, None if a pair is not side by side."""
+        first, *rest = self.registers or (None,)
+        if first is None or (first.axis, first.stride) != (axis, 1) or first.extent % 2:
+            return None
+        others = (*rest, *self.threads)
+        if self.shape[axis] % 2 or any(d.axis == axis and d.stride % 2 for d in others):
+            return None
+        shape = (*self.shape[:axis], self.shape[axis] // 2, *self.shape[axis + 1 :])
+        registers = (Digit(first.extent // 2, axis, 1), *(_shrunk(d, axis) for d in rest))
+        threads = tuple(_shrunk(d, axis) for d in self.threads)
+        return normalised(Layout(shape, registers, threads))
+
     def _renamed(self, shape: tuple[int, ...], place: dict[int, int]) -> Layout:
         registers = tuple(d.on(place[d.axis]) for d in self.registers)
         threads = tuple(d.on(place[d.axis]) for d in self.threads)
         return normalised(Layout(shape, registers, threads))
+
+
+def _stretched(digit: Digit, axis: int) -> Digit:
+    return Digit(digit.extent, axis, digit.stride * 2) if digit.axis == axis else digit
+
+
+def _shrunk(digit: Digit, axis: int) -> Digit:
+    return Digit(digit.extent, axis, digit.stride // 2) if digit.axis == axis else digit
 
 
 @lru_cache(maxsize=4096)

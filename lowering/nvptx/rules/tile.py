@@ -87,6 +87,27 @@ def _slice(emitter: Emitter, op: ops.Slice, layout: Layout) -> Sequence[LV]:
     return scratch.read(layout, op.starts, op.steps)
 
 
+@lowers_tile(ops.UnpackNibbles)
+def _unpack_nibbles(emitter: Emitter, op: ops.UnpackNibbles, layout: Layout) -> Sequence[LV]:
+    """Take bytes apart; in what `doubled` makes, the two halves are neighbouring registers."""
+    builder, packed = emitter.builder, layout.halved(op.axis)
+    assert packed is not None, f"{layout} parts the halves of bytes"
+    found: list[LV] = []
+    for byte in emitter.get(op.x, packed):
+        found.append(builder.and_(byte, constant("i8", 15)))
+        found.append(builder.lshr(byte, constant("i8", 4)))
+    return found
+
+
+@lowers_tile(ops.PackNibbles)
+def _pack_nibbles(emitter: Emitter, op: ops.PackNibbles, layout: Layout) -> Sequence[LV]:
+    builder = emitter.builder
+    halves = emitter.get(op.x, layout.doubled(op.axis))
+    four = constant("i8", 4)
+    pairs = zip(halves[::2], halves[1::2], strict=True)
+    return [builder.or_(low, builder.shl(high, four)) for low, high in pairs]
+
+
 @lowers_tile(ops.Insert)
 def _insert(emitter: Emitter, op: ops.Insert, layout: Layout) -> Sequence[LV]:
     whole = emitter.get(op.x, layout)

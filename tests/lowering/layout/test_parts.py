@@ -88,3 +88,23 @@ def test_a_tile_is_stored_once_for_all_that_is_picked_from_it() -> None:
     assert np.array_equal(found, x[:, [5, 0, 0, 23, 1, 7]])
     ptx = kernel(picked).lower(x).ptx
     assert ptx.count("bar.sync") < 2 * 6
+
+
+@given(st.sampled_from([(64, 64), (8, 32), (3, 5), (16, 6, 4)]), st.data())
+def test_a_layout_of_pairs_is_that_of_bytes_with_each_element_twice(
+    shape: tuple[int, ...], data: st.DataObject
+) -> None:
+    axis = data.draw(st.integers(0, len(shape) - 1))
+    vector = data.draw(st.sampled_from([v for v in (1, 2, 4) if shape[-1] % v == 0]))
+    of_bytes = blocked(shape, 128, vector)
+    of_pairs = of_bytes.doubled(axis)
+    assert of_pairs.halved(axis) == of_bytes
+    for register, place in enumerate(of_bytes.offsets):
+        for half in (0, 1):
+            wanted = tuple(2 * n + half if a == axis else n for a, n in enumerate(place))
+            assert of_pairs.offsets[2 * register + half] == wanted
+
+
+def test_a_layout_that_parts_neighbours_is_of_no_bytes() -> None:
+    assert blocked((4, 64), 128, 1).halved(1) is None
+    assert blocked((4, 64), 128, 2).halved(0) is None
