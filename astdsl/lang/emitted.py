@@ -10,14 +10,16 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from astdsl.errors import BadPipeline, TypeMismatch, UnsupportedFeature
+from astdsl.errors import BadPipeline, ShapeMismatch, TypeMismatch, UnsupportedFeature
 from astdsl.ir.ops import SEQUENTIAL
+from astdsl.lang.arith import minimum
 from astdsl.lang.blocks import trace_for, trace_pipeline
 from astdsl.lang.control import stages_of
 from astdsl.lang.indices import as_index
 from astdsl.lang.memory import GMEM, SMEM
 from astdsl.lang.names import BlockFunction, BlockNames
 from astdsl.lang.refs import Ref
+from astdsl.lang.shapes import as_shape
 from astdsl.lang.tracing import fault, require_trace
 from astdsl.lang.values import Literal
 from astdsl.lang.warpgroups import axis_index, axis_size
@@ -201,10 +203,12 @@ class _LoopBody(BlockFunction):
 class NDLoop:
     """What `nd_loop` gives: it decorates a body, or is what a `for` runs through."""
 
-    __slots__ = ("_carry", "_first", "_grid", "_size", "_steps")
+    __slots__ = ("_carry", "_first", "_grid", "_size", "_steps", "_tile")
 
-    def __init__(self, grid: tuple[Any, ...], axes: Sequence[str], carry: Any) -> None:
-        self._grid, self._carry = grid, carry
+    def __init__(
+        self, grid: tuple[Any, ...], axes: Sequence[str], carry: Any, tile: tuple[int, ...]
+    ) -> None:
+        self._grid, self._carry, self._tile = grid, carry, tile
         self._first, self._size = 0, 1
         for axis in axes:
             extent = axis_size(axis)
@@ -214,11 +218,9 @@ class NDLoop:
 
     def info(self, number: Any) -> NDLoopInfo:
         """Return the step that is `number`-th here."""
-        rest, index = number * self._size + self._first, []
-        for extent in reversed(self._grid[1:]):
-            index.append(rest % extent)
-            rest = rest // extent
-        return NDLoopInfo((rest, *reversed(index)), number, self._steps)
+        linear = number * self._size + self._first
+        index = _tiled(linear, self._grid, self._tile) if self._tile else _index(linear, self._grid)
+        return NDLoopInfo(index, number, self._steps)
 
     def _trace(self, body: BlockFunction) -> None:
         trace_for(*_range("the number of steps of `nd_loop`", self._steps), body)
@@ -248,21 +250,44 @@ class NDLoop:
         return carry
 
 
+def _index(linear: Any, extents: Sequence[Any]) -> tuple[Any, ...]:
+    """Return the index of an element by its number, row-major."""
+    rest, index = linear, []
+    for extent in reversed(extents[1:]):
+        index.append(rest % extent)
+        rest = rest // extent
+    return (rest, *reversed(index))
+
+
+def _tiled(linear: Any, grid: Sequence[Any], tile: Sequence[int]) -> tuple[Any, ...]:
+    """Return the index where tiles follow each other, row-major like what is in them.
+
+    A slab is all that has the same tile number along the axes so far; the last one may be thinner.
+    """
+    rest = linear
+    starts: list[Any] = []
+    sides: list[Any] = []
+    for axis, (extent, side) in enumerate(zip(grid, tile, strict=True)):
+        slab = math.prod(sides) * side * math.prod(grid[axis + 1 :])
+        starts.append(rest // slab * side)
+        rest = rest % slab
+        is_whole = isinstance(extent, int) and extent % side == 0
+        sides.append(side if is_whole else minimum(side, extent - starts[-1]))
+    return tuple(a + b for a, b in zip(starts, _index(rest, sides), strict=True))
+
+
 def nd_loop(
-    grid: Any, *, collective_axes: Any = None, tiling: object = None, init_carry: Any = None
+    grid: Any, *, collective_axes: Any = None, tiling: Any = None, init_carry: Any = None
 ) -> NDLoop:
     """Share the steps of a grid among those along `collective_axes`, each running its own in order.
 
     Step `wave * size + index` of the flattened grid, row-major, is run by number `index` of `size`;
-    an axis is one of `parallel(names=)`, or "wg". Write `for info in nd_loop(grid):`, or decorate a
-    function of the `NDLoopInfo`. Errors: BadPipeline, UnknownName, UnsupportedFeature for `tiling`.
+    an axis is one of `parallel(names=)`, or "wg". With `tiling`, an extent for each axis, the grid
+    is walked tile by tile, row-major like the steps in a tile, so that steps which run at the same
+    time are neighbours along every axis; tiles at an edge are smaller. `info.index` is the place in
+    the grid either way. Write `for info in nd_loop(grid):`, or decorate a function of the
+    `NDLoopInfo`. Errors: BadPipeline, ShapeMismatch, UnknownName.
     """
-    if tiling is not None:
-        raise fault(
-            UnsupportedFeature,
-            "`nd_loop(..., tiling=)` is not in this version",
-            help="take `info.index` through `planar_snake`",
-        )
     counts = tuple(grid) if isinstance(grid, tuple | list) else (grid,)
     if not counts:
         raise fault(BadPipeline, "`nd_loop` takes one axis or more", help="`nd_loop((m, n))`")
@@ -271,4 +296,20 @@ def nd_loop(
         for x in (as_index(count, "an axis of `nd_loop`") for count in counts)
     )
     axes = (collective_axes,) if isinstance(collective_axes, str) else tuple(collective_axes or ())
-    return NDLoop(extents, axes, init_carry)
+    return NDLoop(extents, axes, init_carry, _tile_of(tiling, extents))
+
+
+def _tile_of(tiling: Any, grid: tuple[Any, ...]) -> tuple[int, ...]:
+    """Return the extents of a tile, no larger than the grid where that is known."""
+    if tiling is None:
+        return ()
+    sides = as_shape(tiling, "`tiling` of `nd_loop`")
+    if len(sides) != len(grid) or 0 in sides:
+        raise fault(
+            ShapeMismatch,
+            f"`tiling` of `nd_loop` takes {len(grid)} extents of 1 or more, one for each axis of "
+            f"the grid, got {sides}",
+            help="1 along an axis leaves it as it is",
+        )
+    pairs = zip(sides, grid, strict=True)
+    return tuple(min(side, n) if isinstance(n, int) and n else side for side, n in pairs)

@@ -28,7 +28,14 @@ from astdsl import (
     when,
     zeros,
 )
-from astdsl.errors import BadPipeline, HiddenMutation, KernelError, TypeMismatch, UnsupportedFeature
+from astdsl.errors import (
+    BadPipeline,
+    HiddenMutation,
+    KernelError,
+    ShapeMismatch,
+    TypeMismatch,
+    UnsupportedFeature,
+)
 from tests.witnesses import agree
 
 RNG = np.random.default_rng(11)
@@ -221,6 +228,46 @@ def test_a_shared_loop_meets_every_index_once(grid: tuple[int, ...]) -> None:
     assert tuple(o[1, 0, : len(grid)] - 1) == list(itertools.product(*map(range, grid)))[1]
 
 
+TILED = [
+    ((5,), (2,)),
+    ((4, 6), (2, 3)),
+    ((5, 4), (2, 3)),
+    ((2, 3, 4), (2, 2, 3)),
+    ((2, 1, 3, 2), (1, 4, 2, 2)),
+    ((2, 2, 1, 2, 3), (2, 1, 1, 2, 2)),
+]
+
+
+def by_tiles(grid: tuple[int, ...], tile: tuple[int, ...]) -> list[tuple[int, ...]]:
+    """Return every index, by the tile that it is in, then row-major."""
+    steps = itertools.product(*map(range, grid))
+    return sorted(steps, key=lambda s: ([n // t for n, t in zip(s, tile, strict=True)], s))
+
+
+@kernel
+def counted_by_tiles(m: i32, o: Out[i32, "4 24 5"], *, grid=(5,), tile=(2,), is_traced=False):
+    with parallel(4, names=("sm",)):
+        b = axis_index("sm")
+        for info in nd_loop(
+            (m, *grid[1:]) if is_traced else grid, collective_axes="sm", tiling=tile
+        ):
+            for k in unroll_axes(grid):
+                o[b, info.local_index, k] = info.index[k] + 1
+
+
+@pytest.mark.parametrize("is_traced", [False, True])
+@pytest.mark.parametrize(("grid", "tile"), TILED)
+def test_a_loop_by_tiles_meets_every_index_once_tile_by_tile(
+    grid: tuple[int, ...], tile: tuple[int, ...], is_traced: bool
+) -> None:
+    o = np.zeros((4, 24, 5), np.int32)
+    placed = counted_by_tiles.on("emulator")
+    placed(grid[0], o, grid=grid, tile=tile, is_traced=is_traced)
+    waves = o.transpose(1, 0, 2).reshape(-1, 5)
+    steps = [tuple(row[: len(grid)] - 1) for row in waves if row[0]]
+    assert steps == by_tiles(grid, tile)
+
+
 @kernel
 def decorated(o: Out[i32, "2"]):
     with parallel(2):
@@ -266,6 +313,12 @@ def lost_name(x: In[f32, "64"], o: Out[f32, "64"]):
 
 
 @kernel
+def wrong_tile(x: In[f32, "64"], o: Out[f32, "64"]):
+    for info in nd_loop((4, 4), tiling=(2,)):
+        o[info.local_index] = x[0]
+
+
+@kernel
 def no_grid(x: In[f32, "64"], o: Out[f32, "64"]):
     for info in nd_loop(()):
         o[info.local_index] = x[0]
@@ -279,6 +332,7 @@ def no_grid(x: In[f32, "64"], o: Out[f32, "64"]):
         (with_transforms, UnsupportedFeature, "transforms"),
         (lost_name, HiddenMutation, "total"),
         (no_grid, BadPipeline, "one axis or more"),
+        (wrong_tile, ShapeMismatch, "2 extents of 1 or more"),
     ],
 )
 def test_a_mistake_is_refused(wrong: Any, kind: type[KernelError], said: str) -> None:
