@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from inspect import CO_OPTIMIZED
 from types import CodeType, FrameType
 
-from astdsl.lang.names import BlockNames
+from astdsl.lang.names import BlockNames, Names
 from astdsl.records import dataclass, field
 from astdsl.source import NOWHERE, Span
 
@@ -22,14 +22,21 @@ COMPREHENSIONS = frozenset({"<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>"
 class Codes:
     """The code objects of rewritten functions: which of them are parts of a function around."""
 
+    # Names of scopes around a nested function that it may assign, by the id of its code.
+    shared: dict[int, tuple[str, ...]] = field(default_factory=dict)
     _parts: dict[int, bool] = field(default_factory=dict)
     _blocks: dict[int, BlockNames] = field(default_factory=dict)
     _positions: dict[int, list[tuple[int | None, ...]]] = field(default_factory=dict)
     _plain: set[int] = field(default_factory=set)
     _kept: list[CodeType] = field(default_factory=list)
 
-    def add(self, code: CodeType, blocks: dict[str, BlockNames]) -> None:
-        """Add the code of a rewritten function with all that is nested in it."""
+    def add(
+        self, code: CodeType, blocks: dict[str, BlockNames], shared: Names = frozenset()
+    ) -> None:
+        """Add the code of a rewritten function with all that is nested in it.
+
+        `shared` are the names that nested functions declare `nonlocal`.
+        """
         if id(code) in self._parts:
             return
         if not code.co_flags & CO_OPTIMIZED:  # the body of a class
@@ -42,7 +49,13 @@ class Codes:
             self._blocks[id(code)] = names
         for constant in code.co_consts:
             if isinstance(constant, CodeType):
-                self.add(constant, blocks)
+                self.add(constant, blocks, shared)
+                self._note_shared(constant, shared)
+
+    def _note_shared(self, nested: CodeType, shared: Names) -> None:
+        names = tuple(name for name in nested.co_freevars if name in shared)
+        if names and not self._parts.get(id(nested), True):
+            self.shared[id(nested)] = names
 
     def _below_classes(self, code: CodeType) -> None:
         """Note the functions of a class body: they are not rewritten until they are called."""

@@ -57,10 +57,14 @@ REFUSED: dict[type[ast.stmt], str] = {
 
 @dataclass(frozen=True, slots=True)
 class Rewritten:
-    """A rewritten function: its node, and the names of each block by the block's own name."""
+    """A rewritten function: its node, and the names of each block by the block's own name.
+
+    `shared` are the names that functions nested in it declare `nonlocal`.
+    """
 
     node: ast.FunctionDef
     blocks: dict[str, BlockNames]
+    shared: scopes.Names
 
 
 def rewrite(source: FunctionSource) -> Rewritten:
@@ -74,7 +78,7 @@ def rewrite(source: FunctionSource) -> Rewritten:
     assert isinstance(node, ast.FunctionDef), "an `async def` is refused before it is rewritten"
     root = Root(source.file, source.class_name)
     Scope(root, node).rewrite()
-    return Rewritten(node, root.blocks)
+    return Rewritten(node, root.blocks, frozenset(map(root.mangled, root.nonlocals)))
 
 
 @dataclass
@@ -86,6 +90,7 @@ class Root:
     blocks: dict[str, BlockNames] = field(default_factory=dict)
     generated: set[str] = field(default_factory=set)
     flags: set[str] = field(default_factory=set)
+    nonlocals: set[str] = field(default_factory=set)
     _count: int = 0
 
     def fresh(self, what: str) -> str:
@@ -131,6 +136,7 @@ class Scope:
         self.liveness = scopes.Liveness(scopes.captured(body) | outer)
         self.liveness.run(body, scopes.NONE)
         self.outer = outer
+        root.nonlocals |= outer
 
     def rewrite(self) -> None:
         """Rewrite the body of the node in place."""

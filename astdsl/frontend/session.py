@@ -61,7 +61,7 @@ class Session:
             message = f"`{function.__name__}` is an `async def`, which a kernel cannot call"
             raise UnsupportedSyntax(message, (span, ""), help="write a plain `def`")
         made, code = _compiled(source, function.__code__, tuple(self.hooks))
-        self.codes.add(code, made.blocks)
+        self.codes.add(code, made.blocks, made.shared)
         self.nodes.append(made.node)
         cells = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
         closure = tuple(cells.get(n) or self._hook_cell(n) for n in code.co_freevars)

@@ -26,6 +26,7 @@ from astdsl.lang.elementwise import (
     broadcast_shape,
     cast,
     converted_to_target,
+    counted,
     joint_edges,
     meet,
     placed,
@@ -113,6 +114,7 @@ def where(condition: object, x: object, y: object) -> Tile:
             *sources(c),
             help="`x != 0` makes a condition of numbers",
         )
+    a, b = counted(a, b)
     dtype, weak = meet("`where`", a, b)
     shape = broadcast_shape("`where`", c, a, b)
     chosen = emit(
@@ -290,6 +292,7 @@ def clip(x: Any, low: Any = None, high: Any = None) -> Any:
 def fma(x: object, y: object, z: object) -> Tile:
     """Return `x * y + z`, rounded once. Integers wrap."""
     a, b, c = (as_operand(operand, "`fma`") for operand in (x, y, z))
+    a, b, c = counted(a, b, c)
     dtype, weak = meet("`fma`", a, b, c)
     require_kind("`fma`", NUMERIC, a, b, c)
     if dtype.is_integer:
@@ -340,8 +343,9 @@ def _reflected_power(y: Tile, x: object) -> Tile:
 def astype(x: object, dtype: object) -> Tile:
     """Return x converted to `dtype`.
 
-    Float to float rounds to nearest even; f8e4m3 and f8e5m2 saturate, infinities too (the
-    hardware's `cvt.satfinite`; ml_dtypes gives NaN or infinities); float to integer goes towards
+    Float to float rounds to nearest even; floats of 8 and 4 bits saturate, infinities too (the
+    hardware's `cvt.satfinite`; ml_dtypes gives NaN or infinities), NaN becomes 6 of f4e2m1, and of
+    f8e8m0 0 becomes 2**-127 and a negative number NaN; float to integer goes towards
     zero and saturates, NaN gives 0; integers truncate or extend; to bool is `x != 0`.
     """
     return cast(x, dtype)

@@ -7,6 +7,7 @@ promotion, broadcasting and raggedness are decided here and nowhere else.
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -14,7 +15,22 @@ import numpy as np
 from astdsl.errors import ShapeMismatch, TypeMismatch
 from astdsl.ir import ops
 from astdsl.ir.core import Op, Value
-from astdsl.ir.dtypes import BOOL, FLOAT, INT, UINT, DType, boolean, f32, i32, i64, promote
+from astdsl.ir.dtypes import (
+    BOOL,
+    FLOAT,
+    INT,
+    UINT,
+    DType,
+    boolean,
+    f4e2m1,
+    f8e4m3,
+    f8e5m2,
+    f8e8m0,
+    f32,
+    i32,
+    i64,
+    promote,
+)
 from astdsl.ir.types import TileType
 from astdsl.lang.indices import (
     atom_of,
@@ -82,11 +98,13 @@ class Unary:
 def rounded(number: bool | int | float, dtype: DType) -> bool | int | float:
     """Return the number as `dtype` holds it, rounded once to nearest even.
 
-    To an integer a float goes towards zero and saturates, NaN gives 0, as in `astype`.
+    To an integer a float goes towards zero and saturates, NaN gives 0, as in `astype`; floats of
+    8 bits and fewer saturate too.
     """
     if dtype.is_float:
         with np.errstate(over="ignore"):
-            return float(np.asarray(_near(_double(number), dtype)).astype(dtype.numpy))
+            near = _near(_saturated(_double(number), dtype), dtype)
+            return float(np.asarray(near).astype(dtype.numpy))
     if dtype.kind == BOOL:
         return bool(number)
     if isinstance(number, int):
@@ -103,6 +121,23 @@ def _double(number: bool | int | float) -> float:
         return float(number)
     except OverflowError:
         return math.inf if number > 0 else -math.inf
+
+
+def _saturated(number: float, dtype: DType) -> float:
+    """Return a number within what a float of 8 bits or fewer holds, by the rules of `astype`."""
+    largest = _LARGEST.get(dtype)
+    if largest is None:
+        return number
+    if dtype is f8e8m0:
+        least = 2.0**-127
+        return math.nan if number < 0 or math.isnan(number) else min(max(number, least), largest)
+    if math.isnan(number):
+        return largest if dtype is f4e2m1 else number
+    return min(max(number, -largest), largest)
+
+
+# The largest numbers of the floats that saturate (PTX ISA 9.7.9.21).
+_LARGEST = {f8e4m3: 448.0, f8e5m2: 57344.0, f8e8m0: 2.0**127, f4e2m1: 6.0}
 
 
 def _near(number: float, dtype: DType) -> float | np.float32:
@@ -296,9 +331,34 @@ def joint_edges(rule: StateRule, shape: tuple[int, ...], *operands: Operand) -> 
     )
 
 
+def counted(*operands: Operand) -> Sequence[Operand]:
+    """Return operands with each bool that stands beside integers as the weak number 0 or 1."""
+    kinds = {x.kind for x in operands}
+    if BOOL not in kinds or FLOAT in kinds or kinds == {BOOL}:
+        return operands
+    return [_count(x) if x.kind == BOOL else x for x in operands]
+
+
+def _count(x: Operand) -> Operand:
+    if isinstance(x, Literal):
+        return Literal(int(x.number))
+    if x.shape:
+        number = cast(x, i32)
+        return Tile(number.value, weak=True, bounds=(0, 1), dims=x.dims, edges=number.edges)
+    value = convert(x, i64)
+    return weak_integer(
+        value, Form.unknown(atom_of(value, lambda number: Atom(number, value, (0, 1), x.dims)))
+    )
+
+
 def binary(row: Binary, x: object, y: object) -> Tile:
     """Trace a row of two operands."""
-    a, b = as_operand(x, row.symbol), as_operand(y, row.symbol)
+    a, b = counted(as_operand(x, row.symbol), as_operand(y, row.symbol))
+    if row.op is ops.Compare:
+        settled = _compared(row, a, b)
+        if settled is not None:
+            return settled
+        a, b = _with_room(a, b), _with_room(b, a)
     dtype, weak = meet(row.symbol, a, b)
     require_kind(row.symbol, row.kinds, a, b)
     if row.floats and not dtype.is_float:
@@ -359,6 +419,41 @@ def _weak_storage(shape: tuple[int, ...], bounds: Bounds, *operands: Operand) ->
     """Return i64 for scalars, and i32 for tiles of weak integers where everything fits."""
     small = all(fits_i32(x.bounds) for x in operands) and fits_i32(bounds)
     return i32 if shape and small else i64
+
+
+def _compared(row: Binary, a: Operand, b: Operand) -> Tile | None:
+    """Return what a comparison with a Python number is that the other's dtype does not hold."""
+    if not (_is_beyond(a, b) or _is_beyond(b, a)):
+        return None
+    # Every number of the dtype lies on one side of it.
+    x, y = (v.number if isinstance(v, Literal) else integer_bounds(v.dtype)[0] for v in (a, b))
+    predicate = str(dict(row.attributes)["predicate"])
+    shape = broadcast_shape(row.symbol, a, b)
+    value = constant(getattr(operator, predicate)(x, y), shape, boolean)
+    return Tile(value, dims=all_dims(a, b), edges=joint_edges(row.state, shape, a, b))
+
+
+def _is_beyond(number: Operand, x: Operand) -> bool:
+    if not isinstance(number, Literal) or number.kind != INT or not _is_typed_integer(x):
+        return False
+    return not _encloses(integer_bounds(x.dtype), number.bounds)
+
+
+def _is_typed_integer(x: Operand) -> bool:
+    return not x.weak and x.kind in INTEGRAL
+
+
+def _encloses(outer: Bounds, inner: Bounds) -> bool:
+    return outer[0] <= inner[0] and inner[1] <= outer[1]
+
+
+def _with_room(x: Operand, other: Operand) -> Operand:
+    """Return a typed integer in a dtype that holds the weak integer that it is compared with."""
+    if not _is_typed_integer(x) or not other.weak or other.kind != INT:
+        return x
+    if x.dtype.bits == i64.bits or _encloses(integer_bounds(x.dtype), other.bounds):
+        return x
+    return cast(x, i32 if fits_i32(other.bounds) and x.dtype.bits < i32.bits else i64)
 
 
 def unary(row: Unary, x: object) -> Tile:

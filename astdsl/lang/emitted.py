@@ -188,7 +188,7 @@ class _LoopBody(BlockFunction):
     __slots__ = ("_loop",)
 
     def __init__(self, body: BlockFunction, loop: NDLoop) -> None:
-        super().__init__(body._function, body.names, body._arguments)
+        super().__init__(body._function, body.names, body._arguments, body._through)
         self._loop = loop
 
     def bind(self, *arguments: object) -> BlockFunction:

@@ -46,6 +46,12 @@ class Snapshot:
             self._seen[id(found)] = (path, found, parts)
             todo += [(path + suffix, part) for suffix, part in parts]
 
+    def functions(self) -> Iterator[types.FunctionType]:
+        """Yield the functions of Python that were reached."""
+        for _, value, _ in self._seen.values():
+            if type(value) is types.FunctionType:
+                yield value
+
     def change(self) -> Change | None:
         """Return one change since, None if there is none."""
         for path, value, before in self._seen.values():

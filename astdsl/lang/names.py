@@ -13,7 +13,7 @@ from typing import Any, Final, NoReturn
 
 from astdsl.errors import HiddenMutation, KernelError
 from astdsl.lang.mutation import Snapshot
-from astdsl.lang.tracing import fault, require_trace
+from astdsl.lang.tracing import current, fault, require_trace
 from astdsl.records import dataclass, replace
 from astdsl.source import Span
 
@@ -52,19 +52,66 @@ class BlockNames:
     changes: tuple[tuple[str, Span], ...] = ()
 
 
+class CellName(str):
+    """A name of a scope that is not the block's: another one if the cell is another."""
+
+    __slots__ = ("_cell",)
+    _cell: types.CellType
+
+    def __new__(cls, name: str, cell: types.CellType) -> CellName:
+        """Return the name of a cell."""
+        made = super().__new__(cls, name)
+        made._cell = cell
+        return made
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, CellName) and other._cell is self._cell
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other
+
+    def __hash__(self) -> int:
+        return id(self._cell)
+
+
 class BlockFunction:
     """A block: the function that its statements became, and access to the names it shares."""
 
-    __slots__ = ("_arguments", "_cells", "_function", "names")
+    __slots__ = ("_arguments", "_cells", "_function", "_through", "names")
 
     def __init__(
-        self, function: types.FunctionType, names: BlockNames, arguments: tuple[object, ...] = ()
+        self,
+        function: types.FunctionType,
+        names: BlockNames,
+        arguments: tuple[object, ...] = (),
+        through: Mapping[str, types.CellType] | None = None,
     ) -> None:
-        self.names = names
+        """Make a block; `through` are the cells that functions it reaches may assign."""
         self._function = function
         self._arguments = arguments
         cells = function.__closure__ or ()
         self._cells = dict(zip(function.__code__.co_freevars, cells, strict=True))
+        self.names = names
+        self._through = self._assigned_by_calls() if through is None else through
+        if self._through:
+            # Whoever holds the function may call it, and read what it assigned.
+            again = frozenset(self._through)
+            self.names = replace(names, exposed=names.exposed | again, after=names.after | again)
+
+    def _assigned_by_calls(self) -> dict[str, types.CellType]:
+        trace = current.get()
+        if trace is None or not trace.shared:
+            return {}
+        known = {id(self._cells[name]) for name in self.names.bound}
+        found = {}
+        for function in Snapshot(self.reached()).functions():
+            cells = dict(
+                zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
+            )
+            for name in trace.shared.get(id(function.__code__), ()):
+                if id(cells[name]) not in known:
+                    found[CellName(name, cells[name])] = cells[name]
+        return found
 
     @property
     def names_read(self) -> tuple[str, ...]:
@@ -78,8 +125,8 @@ class BlockFunction:
 
     @property
     def cells(self) -> dict[str, types.CellType]:
-        """The cell of each name that the block assigns."""
-        return {name: self._cells[name] for name in self.names.bound}
+        """The cell of each name that the block assigns, or a function that it may call."""
+        return {**{name: self._cells[name] for name in self.names.bound}, **self._through}
 
     @property
     def span(self) -> Span:
@@ -100,7 +147,7 @@ class BlockFunction:
     def bind(self, *arguments: object) -> BlockFunction:
         """Return the block as one step of a loop: what a step needs is read after it."""
         names = replace(self.names, after=self.names.after | self.names.exposed)
-        return BlockFunction(self._function, names, arguments)
+        return BlockFunction(self._function, names, arguments, self._through)
 
     def call(self, *arguments: object) -> Any:
         """Run the block."""

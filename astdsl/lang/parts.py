@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -19,6 +20,7 @@ from astdsl.lang.elementwise import (
     as_tile,
     constant,
     convert,
+    counted,
     expand,
     meet,
     require_kind,
@@ -38,6 +40,7 @@ from astdsl.lang.shapes import (
 from astdsl.lang.tracing import emit, fault
 from astdsl.lang.values import Tile, fits_i32
 
+Numbers: TypeAlias = "np.ndarray[tuple[int, ...], np.dtype[Any]]"
 # Integers that hold the bits of an element, by its width.
 WORDS = {8: u8, 16: u16, 32: u32, 64: u64}
 
@@ -102,9 +105,7 @@ def take(x: object, indices: object, axis: object = None) -> Tile:
     (along,) = normalized_axes(as_extent(axis or 0, "`take`"), tile.ndim, "`take`")
     if isinstance(indices, Tile) and indices.dims is None:
         return _taken_at_run_time(tile, indices, along)
-    numbers = indices if isinstance(indices, np.ndarray) else _array_of(indices)
-    if numbers.dtype.kind not in "iu" and numbers.size:
-        raise fault(TypeMismatch, f"`take` takes integers, got {indices!r}", help="`where` selects")
+    numbers = numbers_of(indices, "`take`")
     if not numbers.ndim:
         return index(tile, (slice(None),) * along + (int(numbers),))
     taken = _taken(tile, [int(n) for n in numbers.flat], along)
@@ -112,38 +113,61 @@ def take(x: object, indices: object, axis: object = None) -> Tile:
     return taken if taken.shape == shape else reshape(taken, shape)
 
 
-def _array_of(indices: object) -> np.ndarray[tuple[int, ...], np.dtype[np.int64]]:
-    """Return indices as an array; dims among them become constants."""
+def numbers_of(indices: object, what: str) -> Numbers:
+    """Return compile-time indices as an array; dims among them become constants.
+
+    Errors: TypeMismatch of what is no integer, ShapeMismatch of lists of several lengths.
+    """
+    numbers = indices if isinstance(indices, np.ndarray) else _array_of(indices, what)
+    if numbers.dtype.kind not in "iu" and numbers.size:
+        raise fault(
+            TypeMismatch,
+            f"{what} takes integers, got {indices!r}",
+            help="`where(mask, x, 0)` selects by bools",
+        )
+    return numbers.astype(np.int64)
+
+
+def _array_of(indices: object, what: str) -> Numbers:
     if isinstance(indices, list | tuple | range):
-        parts = [_array_of(part) for part in indices]
+        parts = [_array_of(part, what) for part in indices]
         if any(part.shape != parts[0].shape for part in parts):
             raise fault(
-                ShapeMismatch, f"`take` of uneven lists, {indices!r}", help="give one list of them"
+                ShapeMismatch,
+                f"{what} takes lists of one length, got {indices!r}",
+                help="each row of indices is as long as the others",
             )
-        return np.array(parts, np.int64)
-    return np.array(as_extent(indices, "`take`"), np.int64)
+        return np.array(parts, parts[0].dtype if parts else np.int64)
+    if isinstance(indices, bool | np.bool_):
+        return np.array(indices)
+    return np.array(as_extent(indices, what), np.int64)
 
 
 def _taken(tile: Tile, numbers: Sequence[int], along: int) -> Tile:
-    extent = tile.shape[along]
-    wrong = [n for n in numbers if not -extent <= n < extent]
-    if wrong:
-        raise fault(
-            BadWindow,
-            f"`take` of index {wrong[0]} along axis {along} of {tile}",
-            *sources(tile),
-            help=f"indices go from 0 to {extent - 1}, or from -1 back to {-extent}",
-        )
-    places = [n % extent for n in numbers]
-    runs = _runs(places)
+    runs = as_runs(places_inside(tile, numbers, along))
     if not runs:
         return _part(tile, along, 0, 0)
-    picked = [index(tile, (slice(None),) * along + (run,)) for run in runs]
+    picked = [index(tile, (slice(None),) * along + (_as_slice(run),)) for run in runs]
     return picked[0] if len(picked) == 1 else _joined(picked, along, "`take`")
 
 
-def _runs(places: Sequence[int]) -> list[slice]:
-    """Cut indices into slices, each as long as its step stays the same."""
+def places_inside(tile: Tile, numbers: Iterable[int], along: int) -> list[int]:
+    """Return indices along an axis, counted from 0. Errors: BadWindow outside."""
+    extent = tile.shape[along]
+    found = list(numbers)
+    wrong = [n for n in found if not -extent <= n < extent]
+    if wrong:
+        raise fault(
+            BadWindow,
+            f"index {wrong[0]} is outside axis {along} of {tile}, which has extent {extent}",
+            *sources(tile),
+            help=f"indices go from 0 to {extent - 1}, or from -1 back to {-extent}",
+        )
+    return [n % extent for n in found]
+
+
+def as_runs(places: Iterable[int]) -> list[range]:
+    """Cut indices into ranges, each as long as its step stays the same."""
     found: list[list[int]] = []
     for place in places:
         last = found[-1] if found else []
@@ -152,13 +176,15 @@ def _runs(places: Sequence[int]) -> list[slice]:
             last.append(place)
         else:
             found.append([place])
-    return [_as_slice(run) for run in found]
+    steps = [run[1] - run[0] if len(run) > 1 else 1 for run in found]
+    return [
+        range(run[0], run[-1] + (1 if step > 0 else -1), step)
+        for run, step in zip(found, steps, strict=True)
+    ]
 
 
-def _as_slice(run: Sequence[int]) -> slice:
-    step = run[1] - run[0] if len(run) > 1 else 1
-    stop = run[-1] + (1 if step > 0 else -1)
-    return slice(run[0], stop if stop >= 0 else None, step)
+def _as_slice(run: range) -> slice:
+    return slice(run.start, run.stop if run.stop >= 0 else None, run.step)
 
 
 def _taken_at_run_time(tile: Tile, at: Tile, along: int) -> Tile:
@@ -241,6 +267,7 @@ def _joined(parts: Sequence[Tile], axis: object, what: str) -> Tile:
     rest = {part.shape[:along] + part.shape[along + 1 :] for part in parts}
     if len(rest) > 1:
         raise _misfit(f"{what} along axis {along} takes equal extents along the others", parts)
+    parts = [as_tile(part) for part in counted(*parts)]
     dtype, is_weak = _common_dtype(parts, what)
     edges = _joint_edges(parts, along, what)
     if len(parts) == 1:

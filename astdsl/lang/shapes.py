@@ -289,14 +289,13 @@ class _Picked:
     dropped: set[int] = field(default_factory=set)
 
 
-@method("__getitem__")
 def index(x: Tile, key: object) -> Tile:
     """Return what NumPy's rules pick by constants: integers, slices, windows, `...`, `None`.
 
     Errors: BadWindow outside the tile, NotConstant for kernel values.
     """
     picked = _Picked()
-    for item in _spelled_out(x, key if isinstance(key, tuple) else (key,)):
+    for item in spelled_out_of_tile(x, key if isinstance(key, tuple) else (key,)):
         _pick(x, picked, item)
     value, edges = x.value, x.edges
     if tuple(picked.sizes) != x.shape or any(step != 1 for step in picked.steps):
@@ -315,7 +314,7 @@ def _after_drop(h: HalfSpace, picked: _Picked) -> HalfSpace:
     return replace(h, axis=picked.new_axes[h.axis])
 
 
-def _spelled_out(x: Tile, items: tuple[object, ...]) -> Iterable[object]:
+def spelled_out_of_tile(x: Tile, items: tuple[object, ...]) -> Iterable[object]:
     """Yield the items with `...` and missing last axes written as whole slices."""
     used = sum(item is not None and item is not Ellipsis for item in items)
     if used > x.ndim:

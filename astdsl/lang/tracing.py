@@ -6,7 +6,7 @@ user stands is what `Trace.locate` answers.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, TypeVar
@@ -55,7 +55,8 @@ class Trace:
     says where each value was made; `atoms` are the unknowns of index arithmetic, by what they are,
     and `known` the indices that were computed from them; `loops` counts the open loops and
     pipelines. With `warpgroups` the kernel is written for each of so many warpgroups of a block,
-    with 0 for the block. `grid` is the `parallel` around what is traced now.
+    with 0 for the block. `grid` is the `parallel` around what is traced now. `shared` are names
+    around functions of the kernel that these may assign, by the id of their code.
     """
 
     builder: Builder
@@ -67,6 +68,7 @@ class Trace:
     warpgroups: int = 0
     params: CompilerParams = DEFAULTS
     grid: Grid | None = None
+    shared: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
     emitted: int = 0
 
     def emit(self, kind: type[AnyOp], /, **fields: object) -> AnyOp:

@@ -30,7 +30,6 @@ from astdsl import (
 )
 from astdsl.errors import (
     BadPipeline,
-    HiddenMutation,
     KernelError,
     ShapeMismatch,
     TypeMismatch,
@@ -300,25 +299,6 @@ def with_transforms(x: In[f32, "64"], o: Out[f32, "64"]):
 
 
 @kernel
-def lost_name(x: In[f32, "64"], o: Out[f32, "64"]):
-    total = zeros((8,), f32)
-
-    def body(_, block):
-        nonlocal total
-        total = total + block[...]
-
-    spec = BlockSpec((8,), lambda i: (i,))
-    emit_pipeline(body, grid=(8,), in_specs=[spec])(x)
-    o[0:8] = total
-
-
-@kernel
-def wrong_tile(x: In[f32, "64"], o: Out[f32, "64"]):
-    for info in nd_loop((4, 4), tiling=(2,)):
-        o[info.local_index] = x[0]
-
-
-@kernel
 def no_grid(x: In[f32, "64"], o: Out[f32, "64"]):
     for info in nd_loop(()):
         o[info.local_index] = x[0]
@@ -330,7 +310,6 @@ def no_grid(x: In[f32, "64"], o: Out[f32, "64"]):
         (wrong_count, TypeMismatch, "takes 1 refs"),
         (wrong_axes, TypeMismatch, "2 axes at 2 indices"),
         (with_transforms, UnsupportedFeature, "transforms"),
-        (lost_name, HiddenMutation, "total"),
         (no_grid, BadPipeline, "one axis or more"),
         (wrong_tile, ShapeMismatch, "2 extents of 1 or more"),
     ],

@@ -136,14 +136,17 @@ def kernel(n, x, o):
     o[0] = state.total
 """,
     "hidden-mutation-by-a-closure": """
-def kernel(n, x, o):
+def counter():
     count = 0
     def more():
         nonlocal count
         count += 1
+        return count
+    return more
+more = counter()
+def kernel(n, x, o):
     if n > 2:
-        more()
-    o[0] = count
+        o[0] = more()
 """,
     "outside-lost-in-a-loop": """
 def kernel(n, x, o):

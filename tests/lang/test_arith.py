@@ -98,10 +98,29 @@ def test_weak_to_the_end_is_i32_or_f32() -> None:
         assert (astdsl.arange(4) * 2**31).dtype is i64
 
 
-@pytest.mark.parametrize("dtype", NUMBERS)
-def test_bools_do_not_mix_with_numbers(dtype: DType) -> None:
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_bools_do_not_mix_with_floats(dtype: DType) -> None:
     with pytest.raises(TypeMismatch, match="one dtype kind"):
         dtype_of(operator.add, dtype, boolean)
+
+
+@pytest.mark.parametrize("dtype", INTEGERS)
+@pytest.mark.parametrize("operation", [operator.add, operator.mul, operator.and_])
+def test_a_bool_beside_an_integer_is_the_weak_number_0_or_1(operation: Any, dtype: DType) -> None:
+    assert dtype_of(operation, dtype, boolean) is dtype
+    assert dtype_of(operation, boolean, dtype) is dtype
+
+
+def test_bools_beside_python_integers_are_i32() -> None:
+    assert dtype_of(lambda m: m + 1, boolean) is i32
+    assert dtype_of(lambda m: astdsl.where(m, m, 2), boolean) is i32
+    assert dtype_of(lambda m: m == 1, boolean) is boolean
+
+
+def test_two_bools_have_no_arithmetic() -> None:
+    with pytest.raises(TypeMismatch, match="`\\+` does not take bool") as caught:
+        dtype_of(operator.add, boolean, boolean)
+    assert "`mask.astype(i32)` counts" in caught.value.help
 
 
 def test_signed_and_unsigned_meet_only_where_a_dtype_holds_both() -> None:
@@ -119,6 +138,28 @@ def test_meeting_is_symmetric(x: DType, y: DType) -> None:
         except TypeMismatch:
             results.append(None)
     assert results[0] is results[1]
+
+
+COMPARISONS = [operator.lt, operator.le, operator.eq, operator.ne, operator.ge, operator.gt]
+
+
+@pytest.mark.parametrize("compare", COMPARISONS)
+@pytest.mark.parametrize(("dtype", "number"), [(np.uint8, 300), (np.uint8, -1), (np.int8, -129),
+                                               (np.int32, 2**31), (np.uint64, -1),
+                                               (np.int64, 2**70)])  # fmt: skip
+def test_numbers_are_compared_that_a_dtype_does_not_hold(
+    compare: Callable[..., Any], dtype: Any, number: int
+) -> None:
+    x = np.array([0, 1, 100], dtype)
+    assert computed(lambda t: compare(t, number), x).tolist() == [compare(0, number)] * 3
+    assert computed(lambda t: compare(number, t), x).tolist() == [compare(number, 0)] * 3
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.int8, np.int16, np.uint32])
+def test_integers_of_the_kernel_are_compared_that_a_dtype_does_not_hold(dtype: Any) -> None:
+    x = np.array([44, 255, 1, 0]).astype(dtype)
+    found = computed(lambda t: t == astdsl.arange(4) * 300 - 256, x)
+    assert found.tolist() == [False] * 4
 
 
 def test_integers_that_do_not_fit_are_refused() -> None:
