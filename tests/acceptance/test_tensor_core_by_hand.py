@@ -14,6 +14,7 @@ from astdsl import (
     Barrier,
     In,
     KernelError,
+    Layout,
     Out,
     RefUnion,
     SwizzleTransform,
@@ -244,6 +245,23 @@ def round_trip(x: In[f32, "M N"], o: Out[f32, "M N"], *, width=32):
         async_store_tmem(part, read + 1)
     commit_tmem()
     o[...] = async_load_tmem(memory)
+
+
+@kernel
+def reduced_rows(x: In[f32, "M N"], o: Out[f32, "M N"], p: Out[f32, "M"], *, reduce="max"):
+    memory = TMEM(x.shape)
+    async_store_tmem(memory, x[...])
+    commit_tmem()
+    o[...], p[...] = async_load_tmem(memory, layout=Layout.WGMMA, reduce=reduce)
+
+
+@pytest.mark.parametrize(("rows", "reduce"), [(64, "max"), (128, "min"), (128, "max")])
+def test_a_load_may_find_the_extremes_of_its_rows(rows: int, reduce: str) -> None:
+    x = RANDOM.standard_normal((rows, 64)).astype(np.float32)
+    x[3, 5] = np.nan
+    same, found = agree(reduced_rows, lambda: [x], targets=BLACKWELL, reduce=reduce)
+    assert np.array_equal(same, x, equal_nan=True)
+    assert np.array_equal(found, getattr(np, reduce)(x, axis=1), equal_nan=True)
 
 
 @pytest.mark.parametrize("rows", [64, 128])

@@ -49,7 +49,8 @@ WRONG: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: async_load_tmem(TMEM((128, 64), f16, packed=True).at[:, 1:33]),
         "begins at a multiple of 2",
     ),
-    "a reduction": (lambda: async_load_tmem(TMEM((128, 64)), reduce="max"), "reduce=)` is not in"),
+    "a sum": (lambda: async_load_tmem(TMEM((128, 64)), reduce="sum"), 'is "min" or "max", got'),
+    "a list": (lambda: async_load_tmem(TMEM((128, 64)), reduce=3), 'is "min" or "max", got 3'),
     "no layout": (lambda: async_load_tmem(TMEM((128, 64)), layout=1), "got 1"),
     "a store of another shape": (
         lambda: async_store_tmem(TMEM((128, 64)), zeros((64, 64))),
