@@ -18,8 +18,8 @@ from astdsl.lang.elementwise import converted_to_target
 from astdsl.lang.indices import form_of, index_value
 from astdsl.lang.layouts import layout_cast
 from astdsl.lang.products import check_product, operand_fields, require_operand
-from astdsl.lang.refs import Ref, whole_ref
 from astdsl.lang.reductions import max_along, min_along
+from astdsl.lang.refs import Ref, whole_ref
 from astdsl.lang.roots import Root
 from astdsl.lang.shapes import as_shape, forget_edges
 from astdsl.lang.sync import Barrier, BarrierSlot, as_slot
