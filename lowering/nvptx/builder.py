@@ -318,14 +318,15 @@ class Builder:
         """Write an inline-PTX row and give its results, one for each output."""
         row.check(operands)
         given = ", ".join(operand.typed for operand in operands)
-        call = f"call {row.callee}({given}){row.attributes}{self._debug}"
         types = row.result_types
+        result = self.globals.result_type(types)
+        call = f"call {result} {row.callee}({given}){row.attributes}{self._debug}"
         if not types:
             self._line(call)
             return ()
         if len(types) == 1:
-            return (self._value(types[0], call),)
-        aggregate = self._value("{ " + ", ".join(types) + " }", call)
+            return (self._value(result, call),)
+        aggregate = self._value(result, call)
         return tuple(
             self._value(type, f"extractvalue {aggregate.typed}, {number}")
             for number, type in enumerate(types)

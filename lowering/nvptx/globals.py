@@ -1,4 +1,4 @@
-"""What the kernels of an LLVM module share: declarations, definitions, metadata nodes.
+"""What the kernels of an LLVM module share: declarations, definitions, types, metadata nodes.
 
 Invariant: each is written once, however often it is asked for.
 """
@@ -17,6 +17,7 @@ class Globals:
         self.units: list[str] = []
         self.nodes: list[str] = []
         self._numbers: dict[str, str] = {}
+        self._structures: dict[str, str] = {}
 
     def declare(self, name: str, declaration: str) -> None:
         """Declare a function; the same declaration may be given again."""
@@ -25,6 +26,23 @@ class Globals:
     def define(self, name: str, definition: str) -> None:
         """Add a global or function as text (libdevice); equal text may be given again."""
         _put_once(self.definitions, name, definition)
+
+    def result_type(self, types: tuple[str, ...]) -> str:
+        """Give the type of what a call returns; a structure by its name, since LLVM reads it often.
+
+        Each of 128 registers that a product returns is taken out by a line with this type.
+        """
+        if len(types) < 2:
+            return types[0] if types else "void"
+        structure = "{ " + ", ".join(types) + " }"
+        if structure not in self._structures:
+            self._structures[structure] = f"%results.{len(self._structures)}"
+        return self._structures[structure]
+
+    @property
+    def structures(self) -> list[str]:
+        """The definitions of the named structures."""
+        return [f"{name} = type {text}" for text, name in self._structures.items()]
 
     def add_unit(self, node: str) -> None:
         """Register a compile unit, which turns line information on."""

@@ -102,6 +102,7 @@ class Module:
         nodes = [f"!{number} = {node}" for number, node in enumerate(self.globals.nodes)]
         parts = [
             ['target triple = "nvptx64-nvidia-cuda"', "", shared, ""],
+            [*self.globals.structures, ""],
             *([definition, ""] for definition in self.globals.definitions.values()),
             *([kernel, ""] for kernel in kernels),
             list(self.globals.declarations.values()),

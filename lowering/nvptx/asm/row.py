@@ -79,7 +79,7 @@ class AsmRow:
         outputs = tuple(self.outputs.values())
         sideeffect, clobber, attributes = _MARKS[self.effect]
         text, constraints = quoted(self._numbered_text()), ",".join(self._constraints(clobber))
-        spelling = f'{_result(outputs)} asm{sideeffect} {text}, "{constraints}"'
+        spelling = f'asm{sideeffect} {text}, "{constraints}"'
         object.__setattr__(self, "result_types", outputs)
         object.__setattr__(
             self, "operand_types", outputs[: self.tied] + tuple(self.inputs.values())
@@ -142,9 +142,3 @@ def sequence(name: str, parts: Sequence[tuple[AsmRow, Mapping[str, str]]]) -> As
 
 def _renamed(text: str, names: Mapping[str, str]) -> str:
     return _NAME.sub(lambda match: f"${names[match[1]]}", text)
-
-
-def _result(types: tuple[str, ...]) -> str:
-    if not types:
-        return "void"
-    return types[0] if len(types) == 1 else "{ " + ", ".join(types) + " }"
