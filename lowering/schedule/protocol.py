@@ -27,6 +27,7 @@ _MADE_UP = 1 << 20
 _OUTER_TRIPS = 2
 Number: TypeAlias = int | float | bool | None
 SlotKey: TypeAlias = tuple[Value, int]
+_Rule: TypeAlias = Callable[["_Run", Any], None]
 
 
 def check_protocol(body: Block, trip_counts: Sequence[Value], runners: int = 1) -> None:
@@ -39,12 +40,13 @@ def check_protocol(body: Block, trip_counts: Sequence[Value], runners: int = 1) 
     depths = _depths(body, trip_counts)
     deepest = max(depths.values())
     most = max((op.count for op in walk(body) if isinstance(op, ops.AllocBarrier)), default=0)
+    script = _Script(frozenset(depths))
     for trips, runner in product(range(2 * most + 2), range(runners)):
         counts = {v: trips if d == deepest else _OUTER_TRIPS for v, d in depths.items()}
-        run = _Run(counts, f"{trips} steps", taken=True, warpgroup=runner)
+        run = _Run(script, counts, f"{trips} steps", taken=True, warpgroup=runner)
         run.body(body)
         if run.guessed:
-            _Run(counts, f"{trips} steps", taken=False, warpgroup=runner).body(body)
+            _Run(script, counts, f"{trips} steps", taken=False, warpgroup=runner).body(body)
 
 
 def _depths(body: Block, wanted: Sequence[Value]) -> dict[Value, int]:
@@ -79,12 +81,43 @@ class _Barrier:
     waited: int = 0
 
 
+class _Script:
+    """What the runs do: the operations of each block that matter, each with its rule."""
+
+    def __init__(self, counted: frozenset[Value]) -> None:
+        self._counted = counted
+        self._steps: dict[int, tuple[tuple[_Rule, Op], ...]] = {}
+
+    def steps(self, block: Block) -> tuple[tuple[_Rule, Op], ...]:
+        """Return them in order; they are looked for once, since a loop comes back to its block."""
+        if id(block) not in self._steps:
+            found = ((self._rule(op), op) for op in block.ops)
+            self._steps[id(block)] = tuple((rule, op) for rule, op in found if rule)
+        return self._steps[id(block)]
+
+    def _rule(self, op: Op) -> _Rule | None:
+        rule = _RULES.get(type(op))
+        if rule or not op.results or not isinstance(op.results[0].type, TileType):
+            return rule
+        if op.results[0] in self._counted:
+            return _count
+        is_number = op.results[0].tile.shape == () and type(op) in _COMPUTE
+        return _compute if is_number else None
+
+
 class _Run:
     """One run over numbers; a condition that they do not decide goes as `taken` says."""
 
     def __init__(
-        self, counts: dict[Value, int], what: str, *, taken: bool, warpgroup: int = 0
+        self,
+        script: _Script,
+        counts: dict[Value, int],
+        what: str,
+        *,
+        taken: bool,
+        warpgroup: int = 0,
     ) -> None:
+        self.script = script
         self.counts = counts
         self.warpgroup = warpgroup
         self.what = what
@@ -108,31 +141,10 @@ class _Run:
 
     def run(self, block: Block) -> tuple[Number, ...]:
         """Run the operations of a region; return what it yields."""
-        for op in block.ops:
-            if isinstance(op, ops.Yield):
-                return tuple(self.numbers.get(v) for v in op.values)
-            self.step(op)
-        return ()
-
-    def step(self, op: Op) -> None:
-        """Run one operation."""
-        rule = _RULES.get(type(op))
-        if rule:
+        for rule, op in self.script.steps(block):
             rule(self, op)
-        elif op.results and isinstance(op.results[0].type, TileType):
-            self.numbers[op.results[0]] = self._scalar(op)
-
-    def _scalar(self, op: Op) -> Number:
-        result = op.results[0]
-        if result in self.counts:
-            return self.counts[result]
-        if result.tile.shape != ():
-            return None
-        operands = [self.numbers.get(v) for v in op.operands]
-        compute = _COMPUTE.get(type(op))
-        if compute is None or None in operands:
-            return None
-        return compute(op, *operands)
+        last = block.ops[-1] if block.ops else None
+        return tuple(map(self.numbers.get, last.values)) if isinstance(last, ops.Yield) else ()
 
     def demand(self, holds: bool, complaint: str) -> None:
         """Fail unless a rule holds."""
@@ -178,6 +190,15 @@ class _Run:
         barrier, index, phase = slot.filled_by
         waited = self.barriers[barrier, index].waited
         self.demand(waited > phase, f"{what} reads a slot before its copy was waited for")
+
+
+def _count(run: _Run, op: Op) -> None:
+    run.numbers[op.results[0]] = run.counts[op.results[0]]
+
+
+def _compute(run: _Run, op: Op) -> None:
+    operands = [run.numbers.get(v) for v in op.operands]
+    run.numbers[op.results[0]] = None if None in operands else _COMPUTE[type(op)](op, *operands)
 
 
 def _if(run: _Run, op: ops.If) -> None:
@@ -349,7 +370,6 @@ def _warps(run: _Run, op: ops.Warps) -> None:
     run.run(op.body)
 
 
-_Rule: TypeAlias = Callable[[_Run, Any], None]
 _RULES: dict[type[Op], _Rule] = {
     ops.If: _if,
     ops.For: _for,
