@@ -18,7 +18,7 @@ _LOOP = "`with pipeline(...)` is the same loop"
 MISSING = {
     **dict.fromkeys(["mma"], _PRODUCT),
     **dict.fromkeys(["async_prefetch", "async_store_smem", "cluster_ref"], _COPY),
-    **dict.fromkeys(["cluster_id", "num_sms"], _GRID),
+    "cluster_id": _GRID,
     **dict.fromkeys(["dynamic_scheduling_loop"], _LOOP),
     **dict.fromkeys(["emit_pipeline_warp_specialized"], _LOOP),
     "ClusterBarrier": "`Barrier` is for one block",

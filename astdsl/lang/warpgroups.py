@@ -20,6 +20,8 @@ from astdsl.lang.tracing import Grid, Trace, emit, fault, require_trace
 from astdsl.lang.values import Literal, Tile, as_operand
 
 WARPS = 4
+# More multiprocessors than any device has.
+_MOST = 1 << 12
 LEAST_REGISTERS, MOST_REGISTERS, REGISTER_STEP = 24, 256, 8
 ACTIONS = ("increase", "decrease")
 # Axes that are not the grid's.
@@ -88,6 +90,16 @@ def num_programs(axis: object) -> Any:
         if isinstance(high, int):
             return len(range(low, high, step))
     return -((low - high) // step)
+
+
+def num_sms() -> Tile:
+    """Return the number of multiprocessors of the target: 132 for sm_90a, 148 for sm_100a.
+
+    `parallel(num_sms(), names=("sm",))` is a grid of one block for each, the persistent blocks of
+    `nd_loop(grid, collective_axes="sm")`. A device of the target may have fewer: then some blocks
+    run after others.
+    """
+    return loop_index(emit(ops.Multiprocessors).result, Literal(1), Literal(_MOST), Literal(1))
 
 
 def axis_index(name: object) -> Any:

@@ -32,7 +32,7 @@ from astdsl.lowering.schedule.stream_k import settle_streams
 from astdsl.lowering.schedule.streams import stream_large_tiles, stream_whole_kernel
 from astdsl.lowering.schedule.view_windows import open_view_windows
 from astdsl.lowering.schedule.warpgroups import check_warpgroups, keep_apart
-from astdsl.lowering.target import Target
+from astdsl.lowering.target import TARGETS, Target
 from astdsl.passes import eliminate_dead_code
 
 # Importing a family registers its rules.
@@ -53,7 +53,7 @@ def check_launches(module: Module) -> None:
     """Refuse pipelines of which no launches can be made, whatever the target."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", SerialPipeline)
-        _formed(module)
+        _formed(settle_streams(module, next(iter(TARGETS.values()))))
 
 
 def _formed(module: Module) -> Module:

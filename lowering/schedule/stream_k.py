@@ -35,14 +35,22 @@ from astdsl.lowering.target import Target
 
 
 def settle_streams(module: Module, target: Target) -> Module:
-    """Return the module in which every stream has at most one part a multiprocessor."""
+    """Return the module for as many multiprocessors as a target has.
+
+    Every stream has at most so many parts, and who asks for their number is told.
+    """
+
+    def told(op: ops.Multiprocessors, emit: Emit) -> tuple[Value, ...]:
+        number = ops.Constant(span=op.span, value=target.multiprocessors, type=INDEX)
+        return emit(number).results
 
     def settled(op: ops.Pipeline, emit: Emit) -> tuple[Value, ...] | None:
         return (
             emit(replace_fields(op, split=target.multiprocessors)).results if op.streams else None
         )
 
-    return replace_body(module, rewrite_block(module.body, {ops.Pipeline: settled}))
+    changes = {ops.Pipeline: settled, ops.Multiprocessors: told}
+    return replace_body(module, rewrite_block(module.body, changes))
 
 
 class StreamedParts(Cut):

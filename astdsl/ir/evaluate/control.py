@@ -315,6 +315,12 @@ def _warpgroup_id(op: ops.WarpgroupId, frame: Frame) -> Any:
     return np.int64(frame.warpgroup)
 
 
+@evaluates(ops.Multiprocessors)
+def _multiprocessors(op: ops.Multiprocessors, frame: Frame) -> Any:
+    del op, frame
+    return np.int64(1)
+
+
 @evaluates(ops.WarpId)
 def _warp_id(op: ops.WarpId, frame: Frame) -> Any:
     assert frame.warp is not None, f"{op.span}: the warps of this warpgroup run as one"

@@ -321,10 +321,10 @@ _IGNORED = (ops.Assert, ops.DeviceAssert, ops.Print, ops.PrintLayout, ops.Yield)
 _EXACT = (
     ops.AccumulatorRead, ops.AccumulatorWrite, ops.AllocAccumulator, ops.AllocBarrier,
     ops.AllocTmem, ops.BarrierArrive, ops.BarrierWait, ops.BlockBarrier, ops.CommitGroup,
-    ops.CopyIn, ops.Counter, ops.CounterAdd, ops.CounterRead, ops.Overlap, ops.Phase,
-    ops.ProductWait,
-    ops.ProxyFence, ops.SetMaxRegisters, ops.StateLayout, ops.TensorCommit, ops.TmemCommit,
-    ops.TmemWaitLoad, ops.WaitGroup, ops.WarpId, ops.WarpgroupId, ops.Warps,
+    ops.CopyIn, ops.Counter, ops.CounterAdd, ops.CounterRead, ops.Multiprocessors, ops.Overlap,
+    ops.Phase, ops.ProductWait, ops.ProxyFence, ops.SetMaxRegisters, ops.StateLayout,
+    ops.TensorCommit, ops.TmemCommit, ops.TmemWaitLoad, ops.WaitGroup, ops.WarpId, ops.WarpgroupId,
+    ops.Warps,
 )  # fmt: skip
 _WITHOUT_DATA: dict[type[Op], Callable[[Any, Frame], Any]] = {
     ops.Load: _load,

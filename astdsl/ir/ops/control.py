@@ -232,6 +232,15 @@ class WarpId(Op):
 
     def result_types(self) -> tuple[Type, ...]:
         return (INDEX,)
+class Multiprocessors(Op):
+    """How many multiprocessors the target has, i64; 1 where no target has been settled."""
+
+    effect = READS  # not pure: targets differ in it
+
+    def result_types(self) -> tuple[Type, ...]:
+        return (INDEX,)
+
+
 
 
 class Warps(Op):
