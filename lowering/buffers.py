@@ -95,18 +95,17 @@ def _buffer_note(op: ops.AllocSmem, plan: SharedPlan) -> str:
 
 
 def _way_out(plan: SharedPlan, allocations: list[ops.AllocSmem], limit: int) -> str:
-    """Name the largest stage count that fits."""
+    """Name the largest stage count that fits, of all rings that have as many slots or more."""
     # Copies out have as many slots whatever `stages` says.
-    rings = [op for op in allocations if op.label.startswith(RING_LABEL)]
+    rings = [(o, plan.layouts[o.result]) for o in allocations if o.label.startswith(RING_LABEL)]
     if not rings:
         return "smaller blocks take less"
-    stages = max(_slots(op, plan.layouts[op.result]) for op in rings)
-    per_stage = sum(plan.layouts[op.result].slot_bytes for op in rings)
-    others = plan.total_bytes - sum(
-        _slots(op, plan.layouts[op.result]) * plan.layouts[op.result].slot_bytes for op in rings
-    )
-    fits = min(stages - 1, (limit - others) // per_stage)
-    return f"`stages={fits}` fits" if fits > 0 else "not even one stage fits: take smaller blocks"
+    sizes = [(_slots(op, layout), layout.slot_bytes) for op, layout in rings]
+    others = plan.total_bytes - sum(slots * each for slots, each in sizes)
+    for stages in range(max(slots for slots, _ in sizes) - 1, 0, -1):
+        if others + sum(min(slots, stages) * each for slots, each in sizes) <= limit:
+            return f"`stages={stages}` fits"
+    return "not even one stage fits: take smaller blocks"
 
 
 def _slots(op: ops.AllocSmem, layout: BufferLayout) -> int:

@@ -9,14 +9,15 @@ import os
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from astdsl.errors import ShapeMismatch, TypeMismatch, UnsupportedFeature
+from astdsl.errors import BadPipeline, ShapeMismatch, TypeMismatch, UnsupportedFeature
 from astdsl.ir import ops
 from astdsl.ir.core import SCRATCH, Value
 from astdsl.ir.dtypes import f4e2m1, u8
 from astdsl.ir.types import GMEM as GLOBAL
 from astdsl.ir.types import SMEM as SHARED
 from astdsl.lang.branching import as_condition
-from astdsl.lang.elementwise import require_fits
+from astdsl.lang.control import stages_of
+from astdsl.lang.elementwise import require_fits, rounded
 from astdsl.lang.indices import as_index, form_of, index_value
 from astdsl.lang.layouts import layout_cast
 from astdsl.lang.masks import filled
@@ -57,20 +58,35 @@ def load(window: object, fill: object = None, stages: object = None, layout: obj
     """Return the tile of a ref, or of a part of it: `load(x.at[tile(i, 64)], fill=1)`.
 
     With `fill`, elements outside the array are ordinary elements of that value, rounded to the
-    ref's dtype; without, they are left out of reductions. `layout` states which thread holds
-    which element: see `layout_cast`. Errors: TypeMismatch, ShapeMismatch.
+    ref's dtype; without, they are left out of reductions. `stages` is the number of slots of the
+    ring of this window, in place of that of the pipeline: `load(x.at[k], stages=2)`. The window
+    stands in the body of the pipeline and moves with its steps. As there, `stages` acts on steps
+    that run in order, and on arrays that TMA can describe. `layout` states which thread holds
+    which element: see `layout_cast`. Errors: TypeMismatch, ShapeMismatch, BadPipeline.
 
     Of a path, return the kernel that was saved there (`Lowered.save`). Errors: BadArgument.
     """
     if isinstance(window, str | os.PathLike):
         return OPENERS["load"](window)  # type: ignore[no-any-return]
-    refuse_options("load", "state `stages` at the pipeline", stages=stages)
     ref = _require_ref("load", "window", window)
-    tile = ref.read() if fill is None else _filled(ref, fill)
+    slots = 0 if stages is None else _stages(ref, stages)
+    tile = ref.read(stages=slots) if fill is None else _filled(ref, fill, slots)
     return tile if layout is None else layout_cast(tile, layout)
 
 
-def _filled(ref: Ref, fill: object) -> Tile:
+def _stages(ref: Ref, stages: object) -> int:
+    """Return how many slots the ring of a window has, 0 for as many as those of its pipeline."""
+    if ref.space != GLOBAL or ref.grid.shape:
+        what = "of what indices pick" if ref.grid.shape else f"of {ref.space} memory"
+        raise fault(
+            BadPipeline,
+            f"`load(..., stages=)` {what}, which is not copied ahead",
+            help="leave `stages` out: windows of global memory have rings",
+        )
+    return stages_of(stages)
+
+
+def _filled(ref: Ref, fill: object, stages: int) -> Tile:
     value = as_operand(fill, "`fill`")
     if isinstance(value, Tile):
         if ref.grid.shape:
@@ -80,7 +96,7 @@ def _filled(ref: Ref, fill: object) -> Tile:
                 (value.value, f"{value} comes from here"),
                 help="`where(inside, ref[ids], value)` chooses, `inside` being yours",
             )
-        return filled(ref.read(), value)
+        return filled(ref.read(stages=stages), value)
     if isinstance(value.number, float) and not ref.dtype.is_float:
         raise fault(
             TypeMismatch,
@@ -88,6 +104,8 @@ def _filled(ref: Ref, fill: object) -> Tile:
             help="fill with a whole number",
         )
     require_fits(value.number, ref.dtype)
+    if stages:  # what is copied ahead arrives with zeros
+        return filled(ref.read(stages=stages), rounded(value.number, ref.dtype))
     return ref.read(value.number)
 
 
@@ -225,6 +243,18 @@ def copy_smem_to_gmem(
     emit(ops.CopyOut, **_copy_fields(name, target, source, predicate))
     if commit_group:
         commit_smem_to_gmem_group()
+
+
+def async_prefetch(ref: object, *, collective_axes: object = None) -> None:
+    """Begin to bring a window of global memory into the L2 cache: `async_prefetch(x.at[tile(k, 64)])`.
+
+    Nothing waits for it, and no result depends on it; elements outside the array are left out.
+    A `pipeline` copies ahead by itself: this is for what it does not, such as gathers, or the next
+    block's data. PTX: prefetch.global.L2, one for each 128 bytes. Errors: TypeMismatch, BadWindow.
+    """
+    refuse_options("async_prefetch", "each block names its own", collective_axes=collective_axes)
+    source = _require_ref("async_prefetch", "ref", ref, GLOBAL)
+    emit(ops.Prefetch, **source.window_fields())
 
 
 def commit_smem_to_gmem_group() -> None:

@@ -261,13 +261,17 @@ class Ref:
     def __setitem__(self, key: object, value: object) -> None:
         self.view(key).write(value)
 
-    def read(self, fill: bool | int | float | None = None) -> Tile:
-        """Return the tile of the whole view; `fill` makes the outside ordinary elements."""
+    def read(self, fill: bool | int | float | None = None, stages: int = 0) -> Tile:
+        """Return the tile of the whole view; `fill` makes the outside ordinary elements.
+
+        `stages` is the number of slots of its ring in a pipeline, 0 if that is not stated.
+        """
         if self.fold:
-            return self.unfolded.read(fill)
+            return self.unfolded.read(fill, stages)
         self.root.require_addressable()
         fields = self.window_fields()
-        given = {} if fill is None else {"fill": self._fill(fill)}
+        given: dict[str, Any] = {"stages": stages}
+        given |= {} if fill is None else {"fill": self._fill(fill)}
         if self.is_indexed:
             spaces = index_edges(self.axes, self.grid)
             more = self.indexed_fields(spaces)

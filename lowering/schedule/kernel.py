@@ -14,7 +14,7 @@ from astdsl.ir.core import Block, Module, Op, Value, walk
 from astdsl.ir.rewrite import replace_body, replace_fields, with_ops
 from astdsl.lowering.buffers import plan_shared
 from astdsl.lowering.needs import check_target
-from astdsl.lowering.schedule import products, rings, stores
+from astdsl.lowering.schedule import loads, products, rings, stores
 from astdsl.lowering.schedule.assertions import hoist_assertions
 from astdsl.lowering.schedule.block import BlockScheduler
 from astdsl.lowering.schedule.branches import take_pipelines_out_of_branches
@@ -27,7 +27,9 @@ from astdsl.lowering.schedule.protocol import check_protocol
 from astdsl.lowering.schedule.resets import drop_first_step_guards
 from astdsl.lowering.schedule.revisits import separate_revisits
 from astdsl.lowering.schedule.roles import choose_warpgroups
+from astdsl.lowering.schedule.scaled_products import settle_scaled_products
 from astdsl.lowering.schedule.splits import refuse_splits, split_pipelines
+from astdsl.lowering.schedule.stages import check_stages
 from astdsl.lowering.schedule.stream_k import settle_streams
 from astdsl.lowering.schedule.streams import stream_large_tiles, stream_whole_kernel
 from astdsl.lowering.schedule.view_windows import open_view_windows
@@ -36,14 +38,14 @@ from astdsl.lowering.target import TARGETS, Target
 from astdsl.passes import eliminate_dead_code
 
 # Importing a family registers its rules.
-FAMILIES = (products, rings, stores)
+FAMILIES = (loads, products, rings, stores)
 
 
 def schedule(module: Module, target: Target) -> Module:
     """Return the module with its pipelines turned into launches, phases, copies and waits."""
     check_target(module, target)
     check_outputs(module)
-    formed = _formed(settle_streams(module, target))
+    formed = _formed(settle_streams(settle_scaled_products(module, target), target))
     # Streaming leaves the large loads behind without users.
     streamed = eliminate_dead_code(_each_launch(formed, stream_large_tiles))
     return _each_launch(streamed, lambda launch: _schedule_launch(launch, streamed, target))
@@ -57,6 +59,7 @@ def check_launches(module: Module) -> None:
 
 
 def _formed(module: Module) -> Module:
+    check_stages(module)
     opened = hoist_assertions(open_view_windows(module))
     if module.warpgroups:
         refuse_splits(module)

@@ -8,7 +8,8 @@ After
     epilogue { products are done; the ring's counter moves on }
 
 One formula gives everything: the copy with number c, counted on this ring since the block began,
-goes to slot `c % stages` and completes phase `c // stages` of that slot's barrier.
+goes to slot `c % stages` and completes phase `c // stages` of that slot's barrier. Windows with
+as many stages share a ring; each step fills one slot of each, so one counter counts for all.
 
 Invariant: a slot is refilled only after the barrier of the block that follows its last reader; a
 product in flight is a reader until it has been waited for.
@@ -18,44 +19,38 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from astdsl.ir import ops
 from astdsl.ir.core import Block, Value
-from astdsl.ir.types import GMEM
 from astdsl.lowering.buffers import RING_LABEL
 from astdsl.lowering.schedule.accumulation import Accumulation, accumulations, begin, finish
 from astdsl.lowering.schedule.block import BlockScheduler, LoopFrame, Slot, inside, schedules
 from astdsl.lowering.schedule.build import Maker, loop, recompute
 from astdsl.lowering.schedule.independence import indices_of
+from astdsl.lowering.schedule.loads import is_unchanging
 from astdsl.lowering.schedule.odometer import Odometer
-from astdsl.lowering.schedule.slots import read_slot
-from astdsl.lowering.tensor_maps import why_not
 
 MOST_AUTOMATIC_STAGES = 4
 # Kept free for what leaves the block, and for tiles that change their layout.
 RESERVED_BYTES = 68 * 1024
 # For barriers and the alignment of buffers.
 MARGIN_BYTES = 4 * 1024
-# A smaller window is loaded into registers straight away: a copy and its barrier cost more.
-LEAST_COPY_BYTES = 2048
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Ring:
-    """The buffers of a pipeline's staged loads, one slot a stage, and their full barriers."""
+    """Buffers with one slot a stage for some of a pipeline's loads, and their full barriers."""
 
-    loads: list[ops.Load]
+    loads: Sequence[ops.Load]
     stages: int
     ahead: int
-    counter: Value
-    buffers: list[Value]
+    buffers: Sequence[Value]
     full: Value
-    base: Value | None = None
 
-    def place(self, maker: Maker, step: Value) -> tuple[Value, Value]:
-        """Return the slot and the parity of the copy for a step of this execution."""
-        assert self.base is not None, "the ring's counter has been read"
-        number, stages = maker.add(self.base, step), maker.number(self.stages)
+    def place(self, maker: Maker, number: Value) -> tuple[Value, Value]:
+        """Return the slot and the parity of the copy of a number."""
+        stages = maker.number(self.stages)
         slot = maker.remainder(number, stages)
         parity = maker.remainder(maker.divide(number, stages), maker.number(2))
         slot.hint, parity.hint = "slot", "parity"
@@ -79,6 +74,11 @@ class _Expansion:
         self.rank = len(op.lows)
         self.loads = [load for load in _loads(op.body) if self._is_staged(load)]
         self.products: list[Accumulation] = accumulations(scheduler, op)
+        # How many steps have products in flight where slots are refilled.
+        self.in_flight = 0
+        # Counts the copies on each ring, and what it held when this execution began.
+        self.counter: Value | None = None
+        self.base: Value | None = None
         maker = scheduler.maker
         bounds = zip(*map(scheduler.each, (op.lows, op.highs, op.steps)), strict=True)
         self.counts = [maker.trip_count(*axis) for axis in bounds]
@@ -125,17 +125,17 @@ class _Expansion:
 
     def _phases(self) -> None:
         """Write the three phases."""
-        ring = self._ring() if self.loads else None
+        rings = self._rings()
         for product in self.products:
             begin(self.scheduler, product)
         carried = self._carried_positions()
         initial = [self.scheduler.value(self.op.initial[k]) for k in carried]
         issued: tuple[Value, ...] = ()
-        if ring:
-            ring.base = self._read(ring)
-            issued = self._prologue(ring)
-        results = self._steady(ring, initial, issued)
-        self._epilogue(ring)
+        if rings:
+            self._read_counter()
+            issued = self._prologue(rings)
+        results = self._steady(rings, initial, issued)
+        self._epilogue()
         for k, result in zip(carried, results, strict=False):
             self.scheduler.values[self.op.results[k]] = result
 
@@ -143,18 +143,41 @@ class _Expansion:
         held = {product.position for product in self.products}
         return [k for k in range(len(self.op.initial)) if k not in held]
 
-    def _read(self, ring: Ring) -> Value:
+    def _read_counter(self) -> None:
         maker = self.scheduler.maker
-        base = maker.add_op(ops.CounterRead(span=maker.span, counter=ring.counter)).result
-        base.hint = "base"
-        return base
+        assert self.counter is not None, "the rings have a counter"
+        self.base = maker.add_op(ops.CounterRead(span=maker.span, counter=self.counter)).result
+        self.base.hint = "base"
 
-    def _ring(self) -> Ring:
-        """Allocate the ring: at the start of the block, once."""
+    def _number(self, maker: Maker, step: Value) -> Value:
+        """Write the number of the copies of a step of this execution."""
+        assert self.base is not None, "the rings' counter has been read"
+        return maker.add(self.base, step)
+
+    def _rings(self) -> list[Ring]:
+        """Allocate the rings: at the start of the block, once."""
+        if not self.loads:
+            return []
+        groups: dict[int, list[ops.Load]] = {}
+        automatic = self.op.stages or self._automatic_stages()
+        for load in self.loads:
+            groups.setdefault(load.stages or automatic, []).append(load)
+        read = {value for product in self.products for value in product.in_place}
+        fed = {s for s, loads in groups.items() if any(load.result in read for load in loads)}
+        keeps = self._reads_ahead() and min(fed) > 1
+        rings = [self._ring(s, g, s - (keeps and s in fed)) for s, g in groups.items()]
+        self.in_flight = int(keeps)
+        self.counter = self.scheduler.allocations.add_op(ops.Counter(span=self.op.span)).result
+        self.counter.hint = "copies"
+        return rings
+
+    def _reads_ahead(self) -> bool:
+        """Whether the products of a step may be in flight while those of the next are issued."""
         resting = self.scheduler.slots.keys() - self.inside
-        reads_ahead = all(p.reads_slots(self.loads, resting) for p in self.products)
-        stages = self.op.stages or self._automatic_stages()
-        in_flight = 1 if self.products and reads_ahead and stages > 1 else 0
+        ahead = (p.reads_slots(self.loads, resting) for p in self.products)
+        return bool(self.products) and all(ahead)
+
+    def _ring(self, stages: int, loads: Sequence[ops.Load], ahead: int) -> Ring:
         maker = self.scheduler.allocations
         span = self.op.span
         buffers = [
@@ -166,41 +189,45 @@ class _Expansion:
                     label=f"{RING_LABEL} {load.ref.hint or 'window'}",
                 )
             ).result
-            for load in self.loads
+            for load in loads
         ]
         full = maker.add_op(
-            ops.AllocBarrier(span=span, count=stages, arrivals=len(self.loads), label="full")
+            ops.AllocBarrier(span=span, count=stages, arrivals=len(loads), label="full")
         ).result
-        counter = maker.add_op(ops.Counter(span=span)).result
-        for load, buffer in zip(self.loads, buffers, strict=True):
+        for load, buffer in zip(loads, buffers, strict=True):
             buffer.hint = f"{load.ref.hint}_ring"
-        full.hint, counter.hint = "full", "copies"
-        return Ring(self.loads, stages, stages - in_flight, counter, buffers, full)
+        full.hint = "full"
+        return Ring(loads, stages, ahead, buffers, full)
 
     def _automatic_stages(self) -> int:
-        """Return as many stages as fit, at most four."""
-        each = sum(load.window_type.elements * load.window_type.dtype.bytes for load in self.loads)
+        """Return as many stages as fit beside the rings that state theirs, at most four."""
+        each = sum(_slot_bytes(load) for load in self.loads if not load.stages)
+        stated = sum(_slot_bytes(load) * load.stages for load in self.loads)
         reserved = max(RESERVED_BYTES, self.scheduler.other_bytes + MARGIN_BYTES)
         limit = self.scheduler.target.shared_bytes_per_block - reserved
-        share = limit // max(1, self.scheduler.pipelines)
+        share = limit // max(1, self.scheduler.pipelines) - stated
         return max(1, min(MOST_AUTOMATIC_STAGES, share // max(1, each)))
 
-    def _prologue(self, ring: Ring) -> tuple[Value, ...]:
-        """Fill the first `ahead` slots; return the odometer behind them."""
+    def _prologue(self, rings: Sequence[Ring]) -> tuple[Value, ...]:
+        """Fill the first `ahead` slots of each ring; return the odometers behind them."""
         outer = self.scheduler.maker
         phase = Maker(self.op.span)
-        count = phase.minimum(self.total, phase.number(ring.ahead))
-
-        def fill(body: Maker, step: Value, carried: Sequence[Value]) -> Sequence[Value]:
-            self._issue(body, ring, step, self.odometer.numbers(step, carried))
-            return self.odometer.advance(body, carried)
-
-        numbers = loop(phase, count, self.odometer.start(phase), fill)
+        numbers: list[Value] = []
+        for ring in rings:
+            count = phase.minimum(self.total, phase.number(ring.ahead))
+            fill = partial(self._fill, ring)
+            numbers += loop(phase, count, self.odometer.start(phase), fill)
         return _phase(outer, "prologue", phase, numbers)
+
+    def _fill(
+        self, ring: Ring, body: Maker, step: Value, carried: Sequence[Value]
+    ) -> Sequence[Value]:
+        self._issue(body, ring, step, self.odometer.numbers(step, carried))
+        return self.odometer.advance(body, carried)
 
     def _issue(self, maker: Maker, ring: Ring, step: Value, numbers: Sequence[Value]) -> None:
         """Write the copies of one step."""
-        slot, _ = ring.place(maker, step)
+        slot, _ = ring.place(maker, self._number(maker, step))
         indices = self._indices(maker, numbers)
         mapping = dict(self.outside)
         mapping.update(zip(self.op.body.args[: self.rank], indices, strict=True))
@@ -234,22 +261,21 @@ class _Expansion:
         return recompute(maker, start, self.scheduler.forms, self.inside, mapping)
 
     def _steady(
-        self, ring: Ring | None, initial: Sequence[Value], issued: tuple[Value, ...]
+        self, rings: Sequence[Ring], initial: Sequence[Value], issued: tuple[Value, ...]
     ) -> tuple[Value, ...]:
         outer, phase = self.scheduler.maker, Maker(self.op.span)
         start = self.odometer.start(phase)
         carried = [*initial, *start, *issued]
 
         def step(body: Maker, number: Value, values: Sequence[Value]) -> Sequence[Value]:
-            user = values[: len(initial)]
-            mine = values[len(initial) : len(initial) + len(start)]
-            theirs = values[len(initial) + len(start) :]
+            user, odometers = values[: len(initial)], values[len(initial) :]
+            axes = len(start)
+            mine, *theirs = (odometers[k * axes :][:axes] for k in range(1 + len(rings)))
             self._bind(body, self._indices(body, self.odometer.numbers(number, mine)), user)
-            self._body(body, ring, number, theirs)
+            self._body(body, rings, number, theirs)
             leaving = ops.yielded(self.op.body)
             kept = [self.scheduler.value(leaving[k]) for k in self._carried_positions()]
-            moved = self.odometer.advance(body, mine)
-            return [*kept, *moved, *(self.odometer.advance(body, theirs) if ring else ())]
+            return [*kept, *(v for o in (mine, *theirs) for v in self.odometer.advance(body, o))]
 
         with self.scheduler.loop(*self._frames()):
             results = loop(phase, self.total, carried, step, "step")
@@ -267,25 +293,34 @@ class _Expansion:
         places = (args[self.rank + k] for k in self._carried_positions())
         values.update(zip(places, user, strict=True))
 
-    def _body(self, body: Maker, ring: Ring | None, number: Value, theirs: Sequence[Value]) -> None:
+    def _body(
+        self, body: Maker, rings: Sequence[Ring], number: Value, theirs: Sequence[Sequence[Value]]
+    ) -> None:
         """Write one step: wait, work, and refill what is free."""
         program = self.op.body.ops[:-1]
         with self.scheduler.writing(body):
-            if ring is None:
+            if not rings:
                 self.scheduler.run(program)
                 self._wait_for_products(body)
                 return
-            slot, parity = ring.place(body, number)
-            body.add_op(
-                ops.BarrierWait(span=self.op.span, barrier=ring.full, index=slot, parity=parity)
-            )
-            for load, buffer in zip(ring.loads, ring.buffers, strict=True):
-                self.scheduler.slots[load.result] = Slot(buffer, (slot,))
+            for ring in rings:
+                self._wait(body, ring, number)
             cut = self._last_reader(program)
             self.scheduler.run(program[:cut])
-            self._wait_for_products(body, in_flight=ring.stages - ring.ahead)
-            self._refill(body, ring, number, theirs)
+            self._wait_for_products(body, self.in_flight)
+            body.add_op(ops.BlockBarrier(span=self.op.span))
+            for ring, odometer in zip(rings, theirs, strict=True):
+                self._refill(body, ring, number, odometer)
             self.scheduler.run(program[cut:])
+
+    def _wait(self, body: Maker, ring: Ring, number: Value) -> None:
+        """Wait until the slots of a step are full."""
+        slot, parity = ring.place(body, self._number(body, number))
+        body.add_op(
+            ops.BarrierWait(span=self.op.span, barrier=ring.full, index=slot, parity=parity)
+        )
+        for load, buffer in zip(ring.loads, ring.buffers, strict=True):
+            self.scheduler.slots[load.result] = Slot(buffer, (slot,))
 
     def _wait_for_products(self, body: Maker, in_flight: int = 0) -> None:
         if self.products:
@@ -301,23 +336,26 @@ class _Expansion:
         return 1 + max(k for k, op in enumerate(program) if op in self.loads)
 
     def _refill(self, body: Maker, ring: Ring, number: Value, theirs: Sequence[Value]) -> None:
-        """Issue the copies of the step that is `ahead`, once every thread is done with the slot."""
-        body.add_op(ops.BlockBarrier(span=self.op.span))
+        """Issue the copies of the step that is `ahead`: every thread is done with the slot."""
         following = body.add(number, body.number(ring.ahead))
         more = body.compare("lt", following, self.total)
         numbers = self.odometer.numbers(following, theirs)
         body.when(more, lambda then: self._issue(then, ring, following, numbers))
 
-    def _epilogue(self, ring: Ring | None) -> None:
+    def _epilogue(self) -> None:
         maker, phase = self.scheduler.maker, Maker(self.op.span)
         with self.scheduler.writing(phase):
-            if ring:
-                add = ops.CounterAdd(span=self.op.span, counter=ring.counter, amount=self.total)
+            if self.counter is not None:
+                add = ops.CounterAdd(span=self.op.span, counter=self.counter, amount=self.total)
                 phase.add_op(add)
             read = finish(self.scheduler, self.products)
         values = _phase(maker, "epilogue", phase, read)
         for product, value in zip(self.products, values, strict=True):
             self.scheduler.values[self.op.results[product.position]] = value
+
+
+def _slot_bytes(load: ops.Load) -> int:
+    return load.window_type.elements * load.window_type.dtype.bytes
 
 
 def _loads(block: Block) -> Iterator[ops.Load]:
@@ -331,87 +369,3 @@ def _phase(maker: Maker, name: str, body: Maker, values: Sequence[Value]) -> tup
     for result, value in zip(results, values, strict=True):
         result.hint = value.hint
     return results
-
-
-@schedules(ops.Load)
-def _load(scheduler: BlockScheduler, op: ops.Load) -> None:
-    """Read a staged tile from its slot, unless only products use it: they read it there."""
-    slot = scheduler.slots.get(op.result)
-    only_products = reads_only_in_products(scheduler, op.result)
-    if slot is None and is_unchanging(scheduler, op) and (only_products or _is_large(op)):
-        wait, slot = stage_once(scheduler, op)
-        scheduler.defer(op.result, lambda: _arrived(scheduler, op, wait, slot, only_products))
-    elif slot is None:
-        scheduler.copy(op)
-    elif not only_products:
-        read_slot(scheduler, op, slot)
-
-
-def _is_large(op: ops.Load) -> bool:
-    tile = op.window_type
-    return tile.elements * tile.dtype.bytes >= LEAST_COPY_BYTES
-
-
-def _arrived(
-    scheduler: BlockScheduler, op: ops.Load, wait: ops.BarrierWait, slot: Slot, in_place: bool
-) -> None:
-    scheduler.maker.add_op(wait)
-    if not in_place:
-        read_slot(scheduler, op, slot)
-
-
-def is_unchanging(scheduler: BlockScheduler, op: ops.Load) -> bool:
-    """Whether TMA can read the window, and no write of the launch touches the array."""
-    if op.ref.ref.space != GMEM or op.fill != 0 or op.ref in scheduler.written:
-        return False
-    return not why_not(op.ref.ref, op.sizes, op.steps)
-
-
-def stage_once(scheduler: BlockScheduler, op: ops.Load) -> tuple[ops.BarrierWait, Slot]:
-    """Start copying a window into a buffer of its own; return the wait for it, and the slot."""
-    tile, before, span = op.window_type, scheduler.allocations, op.span
-    label = f"copy of {op.ref.hint or 'window'}"
-    buffer = before.add_op(
-        ops.AllocSmem(span=span, shape=tile.shape, dtype=tile.dtype, label=label)
-    ).result
-    full = before.add_op(ops.AllocBarrier(span=span, count=1, arrivals=1, label="full")).result
-    counter = before.add_op(ops.Counter(span=span)).result
-    buffer.hint, full.hint, counter.hint = f"{op.ref.hint}_copy", "full", "copies"
-    maker = scheduler.maker
-    if scheduler.loops:  # somebody may still read what the last execution copied
-        maker.add_op(ops.BlockBarrier(span=span))
-    number = maker.add_op(ops.CounterRead(span=span, counter=counter)).result
-    zero = maker.number(0)
-    fields = {n: getattr(op, n) for n in ("span", "sizes", "steps", "kept")}
-    maker.add_op(
-        ops.CopyIn(
-            **fields,
-            ref=scheduler.value(op.ref),
-            starts=scheduler.each(op.starts),
-            buffer=buffer,
-            barrier=full,
-            index=zero,
-        )
-    )
-    parity = maker.remainder(number, maker.number(2))
-    maker.add_op(ops.CounterAdd(span=span, counter=counter, amount=maker.number(1)))
-    slot = scheduler.slots[op.result] = Slot(buffer, ())
-    return ops.BarrierWait(span=span, barrier=full, index=zero, parity=parity), slot
-
-
-def reads_only_in_products(scheduler: BlockScheduler, value: Value) -> bool:
-    """Whether every use of a tile is a product, perhaps of its transpose."""
-    users = scheduler.users[value]
-    return bool(users) and all(
-        isinstance(user, ops.Dot)
-        or (isinstance(user, ops.Transpose) and reads_only_in_products(scheduler, user.result))
-        for user in users
-    )
-
-
-@schedules(ops.Transpose)
-def _transpose(scheduler: BlockScheduler, op: ops.Transpose) -> None:
-    """Leave out a transpose that a product does by its descriptor."""
-    if op.x in scheduler.slots and reads_only_in_products(scheduler, op.result):
-        return
-    scheduler.copy(op)

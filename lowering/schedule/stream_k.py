@@ -22,12 +22,12 @@ Invariant: the parts of a tile are added in order, so the result depends on T, S
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from astdsl.errors import BadPipeline
 from astdsl.ir import ops
-from astdsl.ir.core import Module, Value
-from astdsl.ir.rewrite import Emit, replace_body, replace_fields, rewrite_block, values_made
+from astdsl.ir.core import Module, Op, Value
+from astdsl.ir.rewrite import Handler, replace_body, replace_fields, rewrite_block, values_made
 from astdsl.ir.types import INDEX
 from astdsl.lowering.schedule.build import Maker, recompute
 from astdsl.lowering.schedule.partial_sums import Cut, Nest
@@ -40,16 +40,16 @@ def settle_streams(module: Module, target: Target) -> Module:
     Every stream has at most so many parts, and who asks for their number is told.
     """
 
-    def told(op: ops.Multiprocessors, emit: Emit) -> tuple[Value, ...]:
+    def told(op: ops.Multiprocessors, emit: Callable[[Op], Op]) -> tuple[Value, ...]:
         number = ops.Constant(span=op.span, value=target.multiprocessors, type=INDEX)
         return emit(number).results
 
-    def settled(op: ops.Pipeline, emit: Emit) -> tuple[Value, ...] | None:
-        return (
-            emit(replace_fields(op, split=target.multiprocessors)).results if op.streams else None
-        )
+    def settled(op: ops.Pipeline, emit: Callable[[Op], Op]) -> tuple[Value, ...] | None:
+        if not op.streams:
+            return None
+        return emit(replace_fields(op, split=target.multiprocessors)).results
 
-    changes = {ops.Pipeline: settled, ops.Multiprocessors: told}
+    changes: dict[type[Op], Handler] = {ops.Pipeline: settled, ops.Multiprocessors: told}
     return replace_body(module, rewrite_block(module.body, changes))
 
 

@@ -47,7 +47,7 @@ def _is_plain(op: ops.Gather) -> bool:
 
 
 def _masked(maker: Maker, op: ops.Gather) -> Value:
-    names = ("span", "ref", "starts", "sizes", "steps", "kept")
+    names = ("span", "ref", "starts", "sizes", "steps", "kept", "stages")
     whole = maker.add_op(ops.Load(**{n: getattr(op, n) for n in names})).result
     inside: Value | None = None
     for k, axis in enumerate(op.limited):

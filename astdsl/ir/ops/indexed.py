@@ -70,10 +70,14 @@ class Indexed(Window):
 
 
 class Gather(Indexed):
-    """Read the elements as a tile, `fill` where they are left out."""
+    """Read the elements as a tile, `fill` where they are left out.
+
+    `stages` is that of the `Load` which it becomes where it is a window.
+    """
 
     effect = READS
     fill: float | int | bool = 0
+    stages: int = 0
 
     def result_types(self) -> tuple[Type, ...]:
         return (self.window_type,)

@@ -69,13 +69,23 @@ class Window(Op):
 
 
 class Load(Window):
-    """Read the window as a tile; outside global memory an element is `fill`."""
+    """Read the window as a tile; outside global memory an element is `fill`.
+
+    `stages` is the number of slots of its ring in a pipeline, 0 for that of the pipeline.
+    """
 
     effect = READS
     fill: float | int | bool = 0
+    stages: int = 0
 
     def result_types(self) -> tuple[Type, ...]:
         return (self.window_type,)
+
+
+class Prefetch(Window):
+    """Begin to bring the window into the cache that all multiprocessors share; nothing changes."""
+
+    effect = WRITES
 
 
 class Store(Window):

@@ -186,7 +186,7 @@ def kernels_that_are_refused() -> list[tuple[Any, str]]:
 @pytest.mark.parametrize("device", ["reference", "emulator"])
 @pytest.mark.parametrize(("refused", "message"), kernels_that_are_refused())
 def test_what_cannot_be_streamed_is_refused(refused: Any, message: str, device: str) -> None:
-    given = [np.ones((4, 8), np.float32)]
+    given: list[Any] = [np.ones((4, 8), np.float32)]
     if refused.__name__ == "tiles_from_memory":
         given.append(np.ones(4, np.float32))
     with pytest.raises(BadPipeline, match=message) as caught:
