@@ -85,6 +85,7 @@ from astdsl.lang.layouts import Layout, layout_cast, print_layout
 from astdsl.lang.memory import (
     GMEM,
     SMEM,
+    async_prefetch,
     commit_smem_to_gmem_group,
     copy_gmem_to_smem,
     copy_smem_to_gmem,
@@ -160,7 +161,8 @@ __all__ = [
     "ACC", "GMEM", "SMEM", "TMEM", "Barrier", "BlockSpec", "CompilerParams", "DeviceError",
     "Element", "In", "InOut", "KernelError", "Layout", "NDLoopInfo", "Out", "RefUnion", "Squeezed",
     "SwizzleTransform", "TilingTransform", "TransposeTransform", "WGMMAAccumulatorRef",
-    "__version__", "arange", "argmax", "argmin", "astype", "async_load_tmem", "async_store_tmem",
+    "__version__", "arange", "argmax", "argmin", "astype", "async_load_tmem", "async_prefetch",
+    "async_store_tmem",
     "atomic_add", "atomic_and", "atomic_cas", "atomic_exchange", "atomic_max", "atomic_min",
     "atomic_or", "atomic_xor", "axis_index", "axis_size", "barrier_arrive", "barrier_test",
     "barrier_wait", "bf16", "bitcast", "broadcast_to",

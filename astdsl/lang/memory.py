@@ -246,7 +246,7 @@ def copy_smem_to_gmem(
 
 
 def async_prefetch(ref: object, *, collective_axes: object = None) -> None:
-    """Begin to bring a window of global memory into the L2 cache: `async_prefetch(x.at[tile(k, 64)])`.
+    """Begin to bring a window of global memory, `x.at[tile(k, 64)]`, into the L2 cache.
 
     Nothing waits for it, and no result depends on it; elements outside the array are left out.
     A `pipeline` copies ahead by itself: this is for what it does not, such as gathers, or the next

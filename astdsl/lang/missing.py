@@ -17,7 +17,7 @@ _LOOP = "`with pipeline(...)` is the same loop"
 
 MISSING = {
     **dict.fromkeys(["mma"], _PRODUCT),
-    **dict.fromkeys(["async_prefetch", "async_store_smem", "cluster_ref"], _COPY),
+    **dict.fromkeys(["async_store_smem", "cluster_ref"], _COPY),
     "cluster_id": _GRID,
     **dict.fromkeys(["dynamic_scheduling_loop"], _LOOP),
     **dict.fromkeys(["emit_pipeline_warp_specialized"], _LOOP),

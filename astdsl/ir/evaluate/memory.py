@@ -211,6 +211,12 @@ def _load(op: ops.Load, frame: Frame) -> Array:
     return load_window(op, op.fill, frame)
 
 
+@evaluates(ops.Prefetch)
+def _prefetch(op: ops.Prefetch, frame: Frame) -> None:
+    """Do nothing: there is no cache here."""
+    del op, frame
+
+
 @evaluates(ops.Store)
 def _store(op: ops.Store, frame: Frame) -> None:
     store_window(op, frame[op.value], frame)

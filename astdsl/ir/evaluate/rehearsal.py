@@ -317,7 +317,9 @@ def _tensor_multiply(op: ops.TensorMultiply, frame: Frame) -> None:
 
 _REGIONS = (ops.If, ops.For, ops.While, ops.Pipeline)
 _ACCESSES = (ops.Load, ops.Store, ops.Indexed)
-_IGNORED = (ops.Assert, ops.DeviceAssert, ops.Print, ops.PrintLayout, ops.Yield)
+_IGNORED = (
+    ops.Assert, ops.DeviceAssert, ops.Prefetch, ops.Print, ops.PrintLayout, ops.Yield,
+)  # fmt: skip
 _EXACT = (
     ops.AccumulatorRead, ops.AccumulatorWrite, ops.AllocAccumulator, ops.AllocBarrier,
     ops.AllocTmem, ops.BarrierArrive, ops.BarrierWait, ops.BlockBarrier, ops.CommitGroup,
@@ -338,6 +340,7 @@ _WITHOUT_DATA: dict[type[Op], Callable[[Any, Frame], Any]] = {
     ops.Assert: _ignore,
     ops.Atomic: _indexed,
     ops.DeviceAssert: _ignore,
+    ops.Prefetch: _ignore,
     ops.Print: _ignore,
     ops.PrintLayout: _ignore,
     ops.TensorMultiply: _tensor_multiply,

@@ -20,6 +20,15 @@ TAKE_WORDS = AsmRow(
 )
 
 
+PREFETCH_L2 = AsmRow(
+    name="prefetch.L2",
+    text="@$ok prefetch.global.L2 [$address];",
+    effect=Effect.ACTS,
+    inputs={"address": GLOBAL, "ok": "i1"},
+)
+"""Where `$ok`, bring the line of an address into the second cache (PTX ISA 9.7.9.15)."""
+
+
 @cache
 def guarded_load(type: str, bits: int = 0) -> AsmRow:
     """Make the row that loads `bits` (default: all of `type`) from global memory where `$ok`."""

@@ -12,11 +12,12 @@ from typing import TypeVar
 
 from astdsl.ir import ops
 from astdsl.ir.dtypes import DType
+from astdsl.ir.rewrite import replace_fields
 from astdsl.ir.types import GMEM
-from astdsl.lowering.layout.registers import Layout
+from astdsl.lowering.layout.registers import Layout, blocked
 from astdsl.lowering.nvptx.access import GlobalWindow, SharedWindow, slot_pointer
 from astdsl.lowering.nvptx.asm import barriers, copies
-from astdsl.lowering.nvptx.asm.memory import guarded_load, guarded_store
+from astdsl.lowering.nvptx.asm.memory import PREFETCH_L2, guarded_load, guarded_store
 from astdsl.lowering.nvptx.function import (
     Emitter,
     as_memory,
@@ -25,10 +26,12 @@ from astdsl.lowering.nvptx.function import (
     lowers,
     lowers_tile,
 )
-from astdsl.lowering.nvptx.values import LV, Label, i32, i64, vector
+from astdsl.lowering.nvptx.values import LV, Label, i1, i32, i64, vector
 from astdsl.lowering.tensor_maps import Piece, pieces
 
 T = TypeVar("T")
+# What a prefetch brings at once.
+LINE_BYTES = 128
 # Coordinates of TMA are signed 32 bit; what lies further out is outside every array.
 _FARTHEST_START = (1 << 31) - (1 << 16)
 
@@ -127,6 +130,35 @@ def in_arms(
         builder.br(after)
     builder.position(after)
     return arms
+
+
+@lowers(ops.Prefetch)
+def _prefetch(emitter: Emitter, op: ops.Prefetch) -> None:
+    """Touch a line after the other, and each row's last element, which may be in one more."""
+    strides = op.ref.ref.strides
+    fast = len(strides) - 1 - strides[::-1].index(1) if 1 in strides else None
+    if fast is None or op.steps[fast] != 1:
+        _touch(emitter, op)
+        return
+    line, row = LINE_BYTES // op.ref.ref.dtype.bytes, op.sizes[fast]
+    _touch(emitter, _every(op, fast, line, -(-row // line)))
+    if (row - 1) % line:
+        _touch(emitter, _every(op, fast, row - 1, 2))
+
+
+def _touch(emitter: Emitter, op: ops.Prefetch) -> None:
+    layout = blocked(op.window_type.shape, emitter.threads)
+    window, owner = GlobalWindow(emitter, op, layout), emitter.is_owner(layout)
+    for register in range(layout.register_count):
+        inside = emitter.both(owner, window.inside(register))
+        emitter.builder.asm(PREFETCH_L2, window.address(register), inside or i1(True))
+
+
+def _every(op: ops.Prefetch, axis: int, step: int, count: int) -> ops.Prefetch:
+    """Return the window of some elements along an axis."""
+    sizes, steps = list(op.sizes), list(op.steps)
+    sizes[axis], steps[axis] = count, step
+    return replace_fields(op, sizes=tuple(sizes), steps=tuple(steps))
 
 
 @lowers(ops.Store)
