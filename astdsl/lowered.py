@@ -15,6 +15,7 @@ from astdsl.compile import Program
 from astdsl.errors import UnsupportedFeature
 from astdsl.ir import ops
 from astdsl.ir.core import Block, Module, walk
+from astdsl.ir.dtypes import f4e2m1
 from astdsl.ir.launch import HostExpression, LaunchPlan
 from astdsl.ir.passes import name_of, run_passes
 from astdsl.ir.printer import print_module
@@ -218,7 +219,11 @@ def _products(block: Block) -> Iterator[str]:
                 v.tile.dtype if isinstance(v.type, TileType) else v.ref.dtype for v in (op.a, op.b)
             ]
             by = "the threads" if isinstance(op, ops.SharedDot) else "the tensor core"
-            yield f"product of {kinds[0]} and {kinds[1]} by {by} at {op.span}"
+            scaled = ""
+            if isinstance(op, ops.ScaledMultiply):
+                kinds = [f4e2m1, f4e2m1] if op.packed else kinds
+                scaled = f", scaled by {op.a_scale.ref.dtype} for each {op.block} along k,"
+            yield f"product of {kinds[0]} and {kinds[1]}{scaled} by {by} at {op.span}"
 
 
 def _buffers(block: Block) -> Iterator[str]:

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 from astdsl.ir import ops
 from astdsl.ir.core import Block, Value, walk
-from astdsl.ir.dtypes import DType, bf16, f8e4m3, f8e5m2, f16, f32, i8, i32, tf32, u8
-from astdsl.ir.types import AccumulatorType
+from astdsl.ir.dtypes import DType, bf16, f8e4m3, f8e5m2, f8e8m0, f16, f32, i8, i32, tf32, u8
+from astdsl.ir.types import AccumulatorType, RefType
 from astdsl.lowering.layout.registers import is_half
 from astdsl.lowering.target import WGMMA, Target
 
@@ -75,6 +75,59 @@ def kind_of(a: DType, b: DType, result: DType) -> ProductKind | None:
 
 
 @dataclass(frozen=True, slots=True)
+class ScaledKind(ProductKind):
+    """One kind of products of block-scaled operands (PTX ISA 9.7.16.10.7), on `tcgen05` alone.
+
+    `scales` gives the dtype of scales its code; one stands for `block` elements along k, `count`
+    of them are read by an instruction. Operands of 4 bits are bytes of two.
+    """
+
+    scales: dict[DType, int]
+    block: int
+    count: int
+    packed: bool
+
+    def transposes(self, target: Target) -> bool:
+        """Whether operands may be contiguous along M or N: those of 8 bits."""
+        return not self.packed
+
+
+_F8 = {f8e4m3: 0, f8e5m2: 1}
+SCALED_KINDS = (
+    ScaledKind("mxf8f6f4", _F8, {f32: 1}, 1, {f8e8m0: 1}, block=32, count=1, packed=False),
+    ScaledKind("mxf4", {u8: 1}, {f32: 1}, 1, {f8e8m0: 1}, block=32, count=2, packed=True),
+    ScaledKind("mxf4nvf4", {u8: 1}, {f32: 1}, 1, {f8e4m3: 0}, block=16, count=4, packed=True),
+)
+
+
+def scaled_kind(
+    operands: tuple[DType, DType], scale: DType, block: int, *, packed: bool
+) -> ScaledKind | None:
+    """Return the kind of products of scaled operands, None if there is none."""
+    for kind in SCALED_KINDS:
+        wanted = (kind.packed, kind.block) == (packed, block) and scale in kind.scales
+        if wanted and all(dtype in kind.operands for dtype in operands):
+            return kind
+    return None
+
+
+def kind_of_scaled(op: ops.ScaledMultiply) -> ScaledKind:
+    """Return what kind of product it is."""
+    assert isinstance(op.a.type, RefType), "scaled operands are in shared memory"
+    operands = op.a.ref.dtype, op.b.ref.dtype
+    kind = scaled_kind(operands, op.a_scale.ref.dtype, op.block, packed=op.packed)
+    assert kind is not None, f"the tensor core has no scaled product of {operands}"
+    return kind
+
+
+def scale_columns(op: ops.ScaledMultiply) -> tuple[int, int]:
+    """Return the columns of tensor memory that the scales of A and of B take."""
+    shapes = (scale.ref.shape[-4:] for scale in (op.a_scale, op.b_scale))
+    a, b = (ops.SCALE_COLUMNS * (rows or 0) * (groups or 0) for rows, groups, *_ in shapes)
+    return a, b
+
+
+@dataclass(frozen=True, slots=True)
 class Product:
     """The dtypes of a product that the tensor core computes."""
 
@@ -96,6 +149,9 @@ def product_kind(dot: ops.Dot) -> ProductKind | None:
     f32 operands multiply exactly unless they say otherwise, and are then left to the threads.
     """
     a, b = dot.a.tile, dot.b.tile
+    if isinstance(dot, ops.ScaledDot):
+        scale = dot.a_scale.tile.dtype
+        return scaled_kind((a.dtype, b.dtype), scale, dot.block, packed=dot.packed)
     kind = kind_of(a.dtype, b.dtype, dot.dtype)
     if kind is None or 0 in (*a.shape, *b.shape):
         return None

@@ -5,19 +5,18 @@ Invariant: elements outside along the contracted axis take no part: both operand
 
 from __future__ import annotations
 
-from astdsl.errors import ShapeMismatch, TypeMismatch, UnsupportedFeature
+from astdsl.errors import ShapeMismatch, TypeMismatch
 from astdsl.ir import ops
-from astdsl.ir.core import IN, Value
 from astdsl.ir.dtypes import DType, bf16, f8e4m3, f8e5m2, f16, f32, f64, i8, i32, u8
+from astdsl.lang.contraction import contracted
 from astdsl.lang.elementwise import binary, constant, convert, meet, settle, sources
-from astdsl.lang.masks import masked
 from astdsl.lang.parts import stack
-from astdsl.lang.ragged import LOST, ZERO, Edges, HalfSpace
 from astdsl.lang.rows import ADD
+from astdsl.lang.scaled import refuse_precision, scaled_dot
 from astdsl.lang.shapes import forget_edges, index
 from astdsl.lang.tracing import emit, fault
 from astdsl.lang.values import Tile, method
-from astdsl.records import dataclass, replace
+from astdsl.records import dataclass
 
 # What products are summed in, by the dtype in which the operands meet.
 SUMMED_IN = {
@@ -60,9 +59,19 @@ def dot(
     `precision` lets f32 operands use the tensor core: "tf32" ignores the low 13 bits of each (as
     the hardware does: they are cut off, not rounded; relative error below 2^-9 a product);
     "tf32x3" adds the products with what was cut off, below 2^-19.
-    Errors: TypeMismatch, ShapeMismatch; UnsupportedFeature for scales.
+    `a_scale` (m, k/block) and `b_scale` (n, k/block), f8e8m0 or f8e4m3, scale f8e4m3, f8e5m2 and
+    f4e2m1 by blocks of 32 or 16 elements along k: `(a * a_scale) @ (b * b_scale)`, each scale as
+    often as its block is long. Formats: mxfp8 and mxfp4 (f8e8m0, 32), nvfp4 (f4e2m1 by f8e4m3, 16).
+    One left out is 1. Scaled operands are exact while bf16 holds them (2**-126 to 2**127), their
+    products exact and summed in f32. A scale may be the image that the tensor core reads, of
+    shape (m/128, k/block/4, 32, 16), or (..., 32, 4, 4): `scale[r, c]` is at
+    `[r // 128, c // 4, r % 32, r % 128 // 32 * 4 + c % 4]`.
+    Errors: TypeMismatch, ShapeMismatch; UnsupportedFeature.
     """
-    _refuse_options({"a_scale": a_scale, "b_scale": b_scale})
+    if a_scale is not None or b_scale is not None:
+        refuse_precision(precision)
+        product = scaled_dot(a, b, a_scale, b_scale)
+        return product if acc is None else _accumulated(settle(acc, "`acc` of `dot`"), product)
     left, right = settle(a, "`@`"), settle(b, "`@`")
     _require_ranks(left, right)
     dtypes = _operand_dtypes(left, right)
@@ -139,18 +148,6 @@ def _accumulated(tile: Tile, product: Tile) -> Tile:
     return binary(ADD, tile, product)
 
 
-def _refuse_options(others: dict[str, object]) -> None:
-    for name, value in others.items():
-        if value is not None:
-            raise fault(
-                UnsupportedFeature,
-                f"`dot(..., {name}=)` is not in this version",
-                help="multiply one block along k at a time, and its product by the scales: "
-                "`acc += (a[:, tile(k, 32)] @ b[tile(k, 32), :]) * a_scale[:, k][:, None] "
-                "* b_scale[k]`",
-            )
-
-
 def _require_ranks(a: Tile, b: Tile) -> None:
     for x in (a, b):
         if x.ndim == 0:
@@ -189,28 +186,10 @@ def _precision(asked: object, dtype: DType, a: Tile, b: Tile) -> str:
     return str(asked)
 
 
-def _as_contracted(x: Tile, axis: int) -> Tile:
-    """Return a view's window with what the array holds where only the view has ended.
-
-    That matters along the contracted `axis` alone: what else is outside is so in the product too.
-    The array must be an input, since memory that is written may not be looked at.
-    """
-    if x.origin is None or x.origin.root.role != IN:
-        return x
-    return Tile(x.origin.unfenced(axis).read().value, edges=x.edges)
-
-
 def _product(left: Tile, right: Tile, kind: _Product) -> Tile:
     if 0 in (*left.shape, *right.shape):
         return Tile(constant(0, (left.shape[0], right.shape[1]), kind.summed))
-    a, b = _as_contracted(left, 1), _as_contracted(right, 0)
-    pairs = {
-        "a": {replace(h, axis=0): s for h, s in a.edges.outside.items() if h.axis == 1},
-        "b": {h: s for h, s in b.edges.outside.items() if h.axis == 0},
-    }
-    every = [*dict.fromkeys([*pairs["a"], *pairs["b"]])]
-    rows = _with_zeros(a, [replace(h, axis=1) for h in every if pairs["a"].get(h) != ZERO])
-    columns = _with_zeros(b, [h for h in every if pairs["b"].get(h) != ZERO])
+    rows, columns, edges = contracted(left, right)
     product = emit(
         ops.Dot,
         a=convert(Tile(rows), kind.operands[0]),
@@ -218,12 +197,7 @@ def _product(left: Tile, right: Tile, kind: _Product) -> Tile:
         dtype=kind.summed,
         precision=kind.precision,
     ).result
-    outside = {h: LOST for h in a.edges if h.axis != 1} | {h: LOST for h in b.edges if h.axis != 0}
-    return Tile(product, edges=Edges(outside))
-
-
-def _with_zeros(x: Tile, spaces: list[HalfSpace]) -> Value:
-    return masked(x, spaces, 0)
+    return Tile(product, edges=edges)
 
 
 def _operand_dtypes(a: Tile, b: Tile) -> tuple[DType, DType]:

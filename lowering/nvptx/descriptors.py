@@ -15,9 +15,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from astdsl.ir.dtypes import DType
 from astdsl.lowering.layout.offsets import plain_offsets
 from astdsl.lowering.layout.shared import BufferLayout
-from astdsl.lowering.products import Product
+from astdsl.lowering.products import Product, ScaledKind
 
 _UNIT_BYTES = 16
 _FIELD = 0x3FFF
@@ -111,6 +112,30 @@ class Operand:
     def _swizzle(self, codes: dict[int, int]) -> int:
         assert self.layout.swizzle_bytes in codes, "operands of products are swizzled"
         return codes[self.layout.swizzle_bytes]
+
+
+def scale_atom() -> int:
+    """Return the constant part of the descriptor of 512 bytes of scales: rows of 16, no swizzle."""
+    rows_bytes = _GROUP_ROWS * _UNIT_BYTES
+    return 1 << _LBO_BIT | rows_bytes // _UNIT_BYTES << _SBO_BIT | _TCGEN05_VERSION
+
+
+def scaled_instruction(
+    kind: ScaledKind,
+    operands: tuple[DType, DType],
+    scale: tuple[DType, int],
+    extents: tuple[int, int],
+    transposes: tuple[bool, bool],
+) -> int:
+    """Return the instruction descriptor of a block-scaled product (PTX ISA, tables 43 and 44).
+
+    `scale` is the dtype of the scales, and in which byte of its cell the first one lies.
+    """
+    types = kind.operands[operands[0]] << 7 | kind.operands[operands[1]] << 10
+    bits = types | transposes[0] << 15 | transposes[1] << 16
+    rows, columns = extents
+    bits |= columns >> 3 << 17 | kind.scales[scale[0]] << 23 | rows >> 7 << 27
+    return bits | scale[1] << 4 | scale[1] << 29
 
 
 def tcgen05_instruction(

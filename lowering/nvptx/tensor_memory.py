@@ -28,7 +28,7 @@ from astdsl.lowering.nvptx.asm.row import AsmRow
 from astdsl.lowering.nvptx.builder import Builder
 from astdsl.lowering.nvptx.function import Emitter
 from astdsl.lowering.nvptx.values import LV, i32, i64
-from astdsl.lowering.products import TCGEN05_COLUMNS, up
+from astdsl.lowering.products import TCGEN05_COLUMNS, scale_columns, up
 
 LEAST_COLUMNS = 32
 _LANE_BIT = 16
@@ -76,7 +76,8 @@ def reserve(emitter: Emitter, body: Block) -> TensorMemory | None:
     if not found:
         return None
     runners = emitter.shared.runners
-    strides = {op.result: columns_of(op) for op in found if _is_own(op)}
+    sizes = _sizes(found, body)
+    strides = {op.result: sizes[op.result] for op in found if _is_own(op)}
     places, used = _places(found, body, runners)
     allocated = max(LEAST_COLUMNS, 1 << (used - 1).bit_length())
     if allocated > emitter.target.tmem_columns:
@@ -84,7 +85,7 @@ def reserve(emitter: Emitter, body: Block) -> TensorMemory | None:
         raise TileTooLarge(
             f"the accumulators and buffers take {used} columns of tensor memory, "
             f"{emitter.target.tmem_columns} is all",
-            *((op.span, _note(op, runners)) for op in found),
+            *((op.span, _note(op, sizes[op.result], runners)) for op in found),
             help=f"{several if strides else 'take smaller blocks: '}a block of (128, n) takes n "
             "columns",
         )
@@ -98,15 +99,26 @@ def _is_own(op: ops.AllocAccumulator | ops.AllocTmem) -> bool:
     return isinstance(op, ops.AllocAccumulator) and op.per_warpgroup
 
 
-def _note(op: ops.AllocAccumulator | ops.AllocTmem, runners: int) -> str:
-    return f"{f'{runners} x ' if _is_own(op) else ''}{columns_of(op)} columns"
+def _note(op: ops.AllocAccumulator | ops.AllocTmem, columns: int, runners: int) -> str:
+    return f"{f'{runners} x ' if _is_own(op) else ''}{columns} columns"
+
+
+def _sizes(found: Sequence[ops.AllocAccumulator | ops.AllocTmem], body: Block) -> dict[Value, int]:
+    """Return the columns of each buffer: behind an accumulator's, those of its operands' scales."""
+    scales = [(op.accumulator, op) for op in walk(body) if isinstance(op, ops.ScaledMultiply)]
+    return {
+        op.result: columns_of(op)
+        + max((sum(scale_columns(s)) for v, s in scales if v is op.result), default=0)
+        for op in found
+    }
 
 
 def _places(
     found: Sequence[ops.AllocAccumulator | ops.AllocTmem], body: Block, runners: int
 ) -> tuple[dict[Value, int], int]:
     """Return the first column of each buffer, and how many all take; those of a union share."""
-    columns = {op.result: columns_of(op) * (runners if _is_own(op) else 1) for op in found}
+    sizes = _sizes(found, body)
+    columns = {op.result: sizes[op.result] * (runners if _is_own(op) else 1) for op in found}
     unions = [op for op in walk(body) if isinstance(op, ops.Overlap) and op.refs[0] in columns]
     regions = [union.groups() for union in unions]
     taken = {value for groups in regions for group in groups for value in group}
@@ -186,6 +198,13 @@ def address(emitter: Emitter, accumulator: Value) -> LV:
     if number is None or not stride:
         return first
     return builder.add(first, builder.mul(number, i32(stride)))
+
+
+def scales_address(emitter: Emitter, accumulator: Value) -> LV:
+    """Return the address of the columns of scales, which follow those of the accumulator."""
+    rows = _type(accumulator).shape[0]
+    columns = -(-rows // TMEM_LANES) * _pitch(accumulator)
+    return emitter.builder.add(address(emitter, accumulator), i32(columns))
 
 
 def _own_lanes(emitter: Emitter, accumulator: Value) -> LV:

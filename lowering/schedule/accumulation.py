@@ -76,7 +76,10 @@ def _in_place(scheduler: BlockScheduler, dot: ops.Dot, kind: ProductKind) -> fro
     sources = [source_of(scheduler, dot, side) for side in "ab"]
     if dot.precision == "tf32x3" or not all(stays(scheduler, s, kind) for s in sources):
         return frozenset()
-    return frozenset(source.value for source in sources)
+    scales = (dot.a_scale, dot.b_scale) if isinstance(dot, ops.ScaledDot) else ()
+    if not all(isinstance(scheduler.forms.makers.get(v), ops.Load) for v in scales):
+        return frozenset()
+    return frozenset((*(source.value for source in sources), *scales))
 
 
 def begin(scheduler: BlockScheduler, product: Accumulation) -> None:

@@ -88,6 +88,28 @@ def tile_of(scheduler: BlockScheduler, source: Source) -> Value:
     return scheduler.values.pop(source.value)
 
 
+def scale_slot(scheduler: BlockScheduler, dot: ops.ScaledDot, side: str) -> Slot:
+    """Return where the image of an operand's scales is in shared memory."""
+    image = dot.a_scale if side == "a" else dot.b_scale
+    slot = scheduler.slots.get(image)
+    if slot is not None:
+        return slot
+    tile, maker, span = scheduler.value(image), scheduler.maker, dot.span
+    label = f"scales of operand {side} of `dot`"
+    allocation = ops.AllocSmem(span=span, shape=tile.tile.shape, dtype=tile.tile.dtype, label=label)
+    buffer = scheduler.allocations.add_op(allocation).result
+    _store_visibly(maker, buffer, tile)
+    return Slot(buffer, ())
+
+
+def _store_visibly(maker: Maker, buffer: Value, tile: Value) -> None:
+    """Store a tile to where the tensor core, or its copies, may read it afterwards."""
+    maker.add_op(ops.BlockBarrier(span=maker.span))
+    _store(maker, buffer, tile, (0,) * len(tile.tile.shape))
+    maker.add_op(ops.ProxyFence(span=maker.span))
+    maker.add_op(ops.BlockBarrier(span=maker.span))
+
+
 def stored(
     scheduler: BlockScheduler, tile: Value, source: Source, dot: ops.Dot, kind: ProductKind | None
 ) -> Operand:
@@ -102,11 +124,7 @@ def stored(
     multiple = 1 if kind is None else kind.depth
     label = "operand of @" if as_written else "operand of @, turned to be contiguous along k,"
     buffer = _buffer(scheduler, tile.tile, k_axis, multiple, label)
-    maker = scheduler.maker
-    maker.add_op(ops.BlockBarrier(span=dot.span))
-    _store(maker, buffer, tile, (0, 0))
-    maker.add_op(ops.ProxyFence(span=dot.span))
-    maker.add_op(ops.BlockBarrier(span=dot.span))
+    _store_visibly(scheduler.maker, buffer, tile)
     return Operand(Slot(buffer, ()), is_transposed)
 
 
@@ -130,7 +148,7 @@ def _buffer(
     return buffer
 
 
-def _store(maker: Maker, buffer: Value, tile: Value, start: tuple[int, int]) -> None:
+def _store(maker: Maker, buffer: Value, tile: Value, start: tuple[int, ...]) -> None:
     shape = tile.tile.shape
     maker.add_op(
         ops.Store(

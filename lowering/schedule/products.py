@@ -26,6 +26,7 @@ from astdsl.lowering.schedule.block import BlockScheduler, schedules
 from astdsl.lowering.schedule.operands import (
     Operand,
     in_shared_memory,
+    scale_slot,
     source_of,
     stored,
     tile_of,
@@ -68,11 +69,45 @@ def _multiply(
     scheduler: BlockScheduler, op: ops.Dot, kind: ProductKind, accumulator: Value, *, adds: bool
 ) -> None:
     maker = scheduler.maker
+    if isinstance(op, ops.ScaledDot):
+        _multiply_scaled(scheduler, op, kind, accumulator, adds=adds)
+        return
     for a, b in _pairs(scheduler, op, kind):
         scale = maker.number(adds, scalar(dtypes.boolean))
         fields = _operand_fields(op, a, b)
         maker.add_op(ops.MatrixMultiply(**fields, accumulator=accumulator, accumulate=scale))
         adds = True
+
+
+@schedules(ops.ScaledDot)
+def _scaled_dot(scheduler: BlockScheduler, op: ops.ScaledDot) -> None:
+    _dot(scheduler, op)
+
+
+def _multiply_scaled(
+    scheduler: BlockScheduler,
+    op: ops.ScaledDot,
+    kind: ProductKind,
+    accumulator: Value,
+    *,
+    adds: bool,
+) -> None:
+    maker = scheduler.maker
+    a, b = (in_shared_memory(scheduler, op, side, kind) for side in "ab")
+    fields = _operand_fields(op, a, b)
+    for side in "ab":
+        slot = scale_slot(scheduler, op, side)
+        fields[f"{side}_scale"], fields[f"{side}_scale_slot"] = slot.buffer, slot.slot
+    accumulate = maker.number(adds, scalar(dtypes.boolean))
+    maker.add_op(
+        ops.ScaledMultiply(
+            **fields,
+            accumulator=accumulator,
+            accumulate=accumulate,
+            block=op.block,
+            packed=op.packed,
+        )
+    )
 
 
 def _pairs(

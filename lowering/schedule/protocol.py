@@ -342,6 +342,15 @@ def _multiply(run: _Run, op: ops.MatrixMultiply) -> None:
     run.products += 1
 
 
+def _multiply_scaled(run: _Run, op: ops.ScaledMultiply) -> None:
+    for buffer, lead in ((op.a_scale, op.a_scale_slot), (op.b_scale, op.b_scale_slot)):
+        slot = run.slot(buffer, lead)
+        run.readable(slot, "a product")
+        slot.read_by_products.add(run.products)
+        slot.readers += 1
+    _multiply(run, op)
+
+
 def _shared_dot(run: _Run, op: ops.SharedDot) -> None:
     for buffer, lead in ((op.a, op.a_slot), (op.b, op.b_slot)):
         if isinstance(buffer.type, TileType):
@@ -394,6 +403,7 @@ _RULES: dict[type[Op], _Rule] = {
     ops.Scatter: _indexed,
     ops.Atomic: _indexed,
     ops.MatrixMultiply: _multiply,
+    ops.ScaledMultiply: _multiply_scaled,
     ops.SharedDot: _shared_dot,
     ops.ProductWait: _product_wait,
     ops.AccumulatorRead: _accumulator,

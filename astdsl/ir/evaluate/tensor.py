@@ -7,6 +7,8 @@ take effect at once, and hold their sources and accumulator until waited for.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
 from astdsl.errors import ProtocolError, UnwrittenRead
@@ -16,6 +18,7 @@ from astdsl.ir.dtypes import DType, f32, tf32
 from astdsl.ir.evaluate.memory import read, require_visible, slot_place
 from astdsl.ir.evaluate.state import Accumulator, Frame, Memory, Place, Reading
 from astdsl.ir.evaluate.table import Array, evaluates
+from astdsl.ir.evaluate.tile import unpacked
 from astdsl.ir.types import AccumulatorType, TileType
 
 
@@ -58,6 +61,35 @@ def tensor_core_product(a: Array, b: Array, source: DType, target: DType) -> Arr
 @evaluates(ops.Dot)
 def _dot(op: ops.Dot, a: Array, b: Array) -> Array:
     return matrix_product(a, b, op.a.tile.dtype, op.dtype, op.precision)
+
+
+@evaluates(ops.ScaledDot)
+def _scaled_dot(op: ops.ScaledDot, a: Array, b: Array, a_scale: Array, b_scale: Array) -> Array:
+    return scaled_product(op, a, b, (a_scale, b_scale))
+
+
+def scaled_product(
+    op: ops.ScaledDot | ops.ScaledMultiply, a: Array, b: Array, scales: tuple[Array, Array]
+) -> Array:
+    """Return the product of operands scaled by blocks along k, exact and summed in float32."""
+    if op.packed:
+        a, b = unpacked(a, 1), unpacked(b, 0)
+    rows, columns, count = a.shape[0], b.shape[1], a.shape[1] // op.block
+    left = np.repeat(scales_of(scales[0], rows, count), op.block, axis=1)
+    right = np.repeat(scales_of(scales[1], columns, count), op.block, axis=1)
+    exact = (a.astype(np.float64) * left) @ (b.astype(np.float64) * right.T)
+    return np.asarray(exact.astype(np.float32))
+
+
+def scales_of(scales: Array, rows: int, count: int) -> Array:
+    """Return scales (rows, count), given so or as their image, as float64 without their sign."""
+    wide = np.abs(scales.astype(np.float64))
+    if wide.ndim == 2:
+        return wide
+    atoms = wide.reshape(*wide.shape[:2], ops.SCALE_LANES, -1, ops.SCALE_COLUMNS)
+    table = atoms.transpose(0, 3, 2, 1, 4)
+    every = table.reshape(wide.shape[0] * ops.SCALE_ROWS, wide.shape[1] * ops.SCALE_COLUMNS)
+    return every[:rows, :count]
 
 
 @evaluates(ops.AllocAccumulator)
@@ -120,9 +152,39 @@ def _shared_dot(op: ops.SharedDot, frame: Frame) -> Array:
 
 @evaluates(ops.MatrixMultiply)
 def _matrix_multiply(op: ops.MatrixMultiply, frame: Frame) -> None:
+    def product(a: Array, b: Array) -> Array:
+        return tensor_core_product(a, b, element_type(op.a), _dtype_of(op))
+
+    _start_multiply(op, frame, product, [])
+
+
+@evaluates(ops.ScaledMultiply)
+def _scaled_multiply(op: ops.ScaledMultiply, frame: Frame) -> None:
+    images, sources = [], []
+    for ref, slot in ((op.a_scale, op.a_scale_slot), (op.b_scale, op.b_scale_slot)):
+        memory: Memory = frame[ref]
+        place = slot_place(op, memory, frame.numbers(slot))
+        image = read(op, memory, place, frame)
+        require_visible(op, memory, place)
+        images.append(image.reshape(image.shape[len(slot) :]))
+        sources.append((memory, place))
+
+    def product(a: Array, b: Array) -> Array:
+        return scaled_product(op, a, b, (images[0], images[1]))
+
+    _start_multiply(op, frame, product, sources)
+
+
+def _start_multiply(
+    op: ops.MatrixMultiply,
+    frame: Frame,
+    multiply: Callable[[Array, Array], Array],
+    sources: list[tuple[Memory, Place]],
+) -> None:
+    """Start a product: `multiply` gives it of its operands; `sources` are what else it reads."""
     accumulator: Accumulator = frame[op.accumulator]
     tiles: list[Array] = []
-    sources: list[tuple[Memory, Place]] = []
+    sources = list(sources)
     windows = (op.a_window, op.b_window)
     for (value, slot, is_transposed), part in zip(_operand_sides(op), windows, strict=True):
         if isinstance(value.type, TileType):
@@ -133,7 +195,7 @@ def _matrix_multiply(op: ops.MatrixMultiply, frame: Frame) -> None:
         tiles.append(operand(op, memory, place, frame, is_transposed=is_transposed))
         sources.append((memory, place))
     place = _part(op.accumulator_window, accumulator.data)
-    product = tensor_core_product(tiles[0], tiles[1], element_type(op.a), _dtype_of(op))
+    product = multiply(tiles[0], tiles[1])
     if frame[op.accumulate]:
         _require_written(op, accumulator)
         product = accumulator.data[place] + product

@@ -73,8 +73,14 @@ def _insert(op: ops.Insert, x: Array, part: Array) -> Array:
 
 @evaluates(ops.UnpackNibbles)
 def _unpack_nibbles(op: ops.UnpackNibbles, x: Array) -> Array:
-    halves = np.stack([x & np.uint8(15), x >> np.uint8(4)], axis=op.axis + 1)
-    return halves.reshape(op.result.tile.shape).view(f4e2m1.numpy)
+    return unpacked(x, op.axis)
+
+
+def unpacked(x: Array, axis: int) -> Array:
+    """Return the two f4e2m1 of each byte, side by side along an axis."""
+    halves = np.stack([x & np.uint8(15), x >> np.uint8(4)], axis=axis + 1)
+    shape = (*x.shape[:axis], 2 * x.shape[axis], *x.shape[axis + 1 :])
+    return halves.reshape(shape).view(f4e2m1.numpy)
 
 
 @evaluates(ops.PackNibbles)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TypeAlias
 
 from astdsl.ir.core import ACTS, READS, Op, Value
-from astdsl.ir.dtypes import DType
+from astdsl.ir.dtypes import DType, u8
 from astdsl.ir.types import AccumulatorType, TileType, Type
 
 # A part of two axes: (first, extent) of each; empty for the whole.
@@ -35,6 +35,49 @@ class Dot(Op):
         a, b = self.a.tile, self.b.tile
         assert len(a.shape) == len(b.shape) == 2, f"Dot: {a} @ {b}"
         assert a.shape[1] == b.shape[0], f"Dot: {a} @ {b}"
+
+
+class ScaledDot(Dot):
+    """`(a * a_scale) @ (b * b_scale)` (m, k) x (k, n), a scale for each `block` elements along k.
+
+    `a_scale` is (m, k/block), `b_scale` (n, k/block); or each is its image of rank 4, padded to
+    whole atoms: (rows/128, k/block/4, 32, 16) holds scale k of a row at
+    [row // 128, k // 4, row % 32, row % 128 // 32 * 4 + k % 4]. Scaled operands and their products
+    are exact and summed in `dtype` (f32); the order is unspecified. The sign of a scale is ignored.
+    `packed` operands are bytes of two f4e2m1 along k.
+    """
+
+    a_scale: Value
+    b_scale: Value
+    block: int
+    packed: bool = False
+
+    @property
+    def extents(self) -> tuple[int, int, int]:
+        """M, N and K, in elements."""
+        rows, depth = self.a.tile.shape
+        return rows, self.b.tile.shape[1], depth * (2 if self.packed else 1)
+
+    def verify(self) -> None:
+        super().verify()
+        rows, columns, depth = self.extents
+        operands = f"{self.a.tile} @ {self.b.tile}"
+        assert depth % self.block == 0, f"ScaledDot: blocks of {self.block} of {operands}"
+        assert not self.packed or self.a.tile.dtype is self.b.tile.dtype is u8, operands
+        count = depth // self.block
+        for scale, extent in ((self.a_scale, rows), (self.b_scale, columns)):
+            allowed = ((extent, count), scale_image_shape(extent, count))
+            assert scale.tile.shape in allowed, f"ScaledDot: scales {scale.tile} of {operands}"
+
+
+# Scales of 128 rows and of 4 blocks along k lie together, as `tcgen05.cp` moves them.
+SCALE_ROWS, SCALE_COLUMNS, SCALE_LANES = 128, 4, 32
+
+
+def scale_image_shape(rows: int, count: int) -> tuple[int, int, int, int]:
+    """Return the shape of the image of `count` scales of each row (PTX ISA 9.7.16.10.7)."""
+    atoms = -(-rows // SCALE_ROWS), -(-count // SCALE_COLUMNS)
+    return (*atoms, SCALE_LANES, SCALE_ROWS // SCALE_LANES * SCALE_COLUMNS)
 
 
 class SharedDot(Op):
@@ -131,6 +174,20 @@ class MatrixMultiply(Op):
     accumulator_window: Window2D = ()
     a_window: Window2D = ()
     b_window: Window2D = ()
+
+
+class ScaledMultiply(MatrixMultiply):
+    """A product of block-scaled operands, asynchronous: see `ScaledDot`, `MatrixMultiply`.
+
+    The scales are images of rank 4 in slots of shared memory.
+    """
+
+    a_scale: Value
+    b_scale: Value
+    a_scale_slot: tuple[Value, ...] = ()
+    b_scale_slot: tuple[Value, ...] = ()
+    block: int
+    packed: bool = False
 
 
 class ProductWait(Op):

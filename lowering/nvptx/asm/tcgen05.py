@@ -87,6 +87,37 @@ def mma(kind: str, *, a_in_tensor_memory: bool = False) -> AsmRow:
     )
 
 
+SCALED_KINDS = {"mxf8f6f4": "1X", "mxf4": "2X", "mxf4nvf4": "4X"}
+"""The kinds of block-scaled products: how many scales of each row an instruction reads."""
+
+
+@cache
+def scaled_mma(kind: str) -> AsmRow:
+    """Make the row D = (accumulate ? D : 0) + (A scaled) (B scaled), scales in tensor memory."""
+    if kind not in SCALED_KINDS:
+        raise AssertionError(f"tcgen05.mma scales by blocks in {[*SCALED_KINDS]}, not {kind}")
+    return _row(
+        f"mma.{kind}",
+        f"tcgen05.mma.cta_group::1.kind::{kind}.block_scale.scale_vec::{SCALED_KINDS[kind]} "
+        "[$d], $a, $b, $instruction, [$a_scale], [$b_scale], $accumulate;",
+        d="i32",
+        a="i64",
+        b="i64",
+        instruction="i32",
+        a_scale="i32",
+        b_scale="i32",
+        accumulate="i1",
+    )
+
+
+COPY_SCALES = _row(
+    "cp.32x128b.warpx4",
+    "tcgen05.cp.cta_group::1.32x128b.warpx4 [$address], $source;",
+    address="i32",
+    source="i64",
+)
+"""Copy 32 rows of 16 bytes to 4 columns, the same in the lanes of each warp (PTX ISA 9.7.16.9)."""
+
 COMMIT = _row(
     "commit",
     "tcgen05.commit.cta_group::1.mbarrier::arrive::one.shared::cluster.b64 [$bar];",

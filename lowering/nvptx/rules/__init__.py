@@ -9,6 +9,7 @@ from astdsl.lowering.nvptx.rules import (
     memory,
     reductions,
     reports,
+    scaled,
     scans,
     shared_dot,
     sync,
@@ -18,6 +19,6 @@ from astdsl.lowering.nvptx.rules import (
 )
 
 FAMILIES = (
-    arith, casts, control, elementary, indexed, memory, reductions, reports, scans, shared_dot,
-    sync, tensor, tile, tmem,
+    arith, casts, control, elementary, indexed, memory, reductions, reports, scaled, scans,
+    shared_dot, sync, tensor, tile, tmem,
 )  # fmt: skip

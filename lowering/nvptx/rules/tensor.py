@@ -166,7 +166,7 @@ class Side:
         parts = window or tuple((0, extent) for extent in layout.shape)
         (first_i, self.extent), (first_k, self.depth) = parts[1 - k_axis], parts[k_axis]
         self.operand = Operand(layout, k_axis, (first_i, first_k))
-        self.address = _slot_address(emitter, buffer, slot)
+        self.address = slot_address(emitter, buffer, slot)
 
     def require_fit(self, op: Op, name: str, kind: ProductKind, target: Target) -> None:
         """Refuse a layout that products of a kind do not read."""
@@ -246,7 +246,7 @@ def _column_parts(columns: int, has: Callable[[int], bool]) -> list[tuple[int, i
     return parts
 
 
-def _slot_address(emitter: Emitter, buffer: Value, slot: Sequence[Value]) -> LV:
+def slot_address(emitter: Emitter, buffer: Value, slot: Sequence[Value]) -> LV:
     """Return the address of a slot over 16, i64, the low part of a descriptor."""
     builder = emitter.builder
     numbers = [builder.cast("trunc", emitter.scalar(v), "i32") for v in slot]

@@ -124,6 +124,7 @@ def _products() -> Iterator[AsmRow]:
     yield from (wgmma.mma(n, F16) for n in range(8, 257, 8))
     yield from map(tcgen05.mma, tcgen05.KINDS)
     yield tcgen05.mma("f16", a_in_tensor_memory=True)
+    yield from map(tcgen05.scaled_mma, tcgen05.SCALED_KINDS)
     for types in OTHER_TYPES:
         for n in filter(lambda n: wgmma.has_columns(types, n), range(8, 257, 8)):
             yield wgmma.mma(n, types)

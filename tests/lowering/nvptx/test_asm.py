@@ -112,6 +112,7 @@ def test_a_row_cannot_tie_more_inputs_than_it_has_outputs() -> None:
         lambda: wgmma.mma(64, wgmma.Types("f32", "tf32", "tf32"), transpose_b=True),
         lambda: wgmma.mma(64, F16, a_in_registers=True, transpose_a=True),
         lambda: tcgen05.mma("f64"),
+        lambda: tcgen05.scaled_mma("f16"),
         lambda: tcgen05.load(3),
         lambda: tcgen05.store(64, tcgen05.HALF),
         lambda: warp.shuffle("left"),
