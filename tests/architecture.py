@@ -50,11 +50,13 @@ LATE_TABLES: dict[str, set[str]] = {
     "astdsl.backend": {"lowering"},
     "astdsl.runtime.devices": {"emulator"},
     "astdsl.on_demand": set(),
+    "astdsl.emulator.native.host": set(),
 }
 
 # Registries: filled by decorators at import, then closed; the current trace; the chosen device.
 REGISTRIES = {
     "astdsl.emulator.isa.ROWS",
+    "astdsl.emulator.native.table.ROWS",
     "astdsl.ir.evaluate.table.EVALUATORS",
     "astdsl.lang.memory.OPENERS",
     "astdsl.lang.values.METHODS",

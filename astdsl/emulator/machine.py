@@ -315,13 +315,15 @@ class Machine:
         self.group = group
         self.polling = False
         program = self.program
-        lanes, undefined, in_flight = group.lanes, self.undefined, self.in_flight.uses
+        lanes, undefined = group.lanes, self.undefined
         stop = program.segment_ends[group.pc]
-        for pc in range(group.pc, stop):
-            self.pc = pc
-            if in_flight:
-                self.in_flight.check(pc, lanes)
-            (program.tracked if undefined else program.steps)[pc](self, lanes)
+        pieces = program.native.pieces(group.pc, stop, lanes.n)
+        if pieces is None:
+            self._step(group.pc, stop, lanes)
+        else:
+            for piece in pieces:
+                if piece.run is None or not piece.run.execute(self, lanes):
+                    self._step(piece.start, piece.stop, lanes)
         self.clock += stop - group.pc
         control = program.controls[stop]
         rest: Lanes | None = lanes
@@ -337,6 +339,15 @@ class Machine:
         if rest.n:
             group.pc, group.lanes, group.waited, group.polling = stop, rest, 0, self.polling
             self._add(self._ready, group)
+
+    def _step(self, start: int, stop: int, lanes: Lanes) -> None:
+        """Execute instructions of straight-line code one by one."""
+        program, undefined, in_flight = self.program, self.undefined, self.in_flight.uses
+        for pc in range(start, stop):
+            self.pc = pc
+            if in_flight:
+                self.in_flight.check(pc, lanes)
+            (program.tracked if undefined else program.steps)[pc](self, lanes)
 
     def _add(self, groups: list[Group], group: Group) -> None:
         for other in groups:

@@ -17,6 +17,7 @@ from astdsl.emulator.lanes import Lanes
 from astdsl.emulator.layout import Layout, lay_out
 from astdsl.emulator.liveness import Flow, unwritten
 from astdsl.emulator.machine import Fences, Machine
+from astdsl.emulator.native.runs import Budget, NativeCode
 from astdsl.emulator.operands import Operands, Site
 from astdsl.emulator.registers import Place
 from astdsl.emulator.syntax import Function, Instruction, Module
@@ -57,6 +58,7 @@ class Program:
     cancels_clusters: bool = False
     loads_constants: bool = False
     unwritten: tuple[Place, ...] = ()
+    native: NativeCode = field(default_factory=lambda: NativeCode((), Budget()))
 
     def active(self, m: Machine, pc: int, lanes: Lanes) -> Lanes:
         """Return the lanes for which the instruction's guard predicate holds."""
@@ -90,6 +92,7 @@ def prepare(module: Module, kernel: str) -> Program:
             _append(program, prepared[-1])
     _cut(program)
     program.unwritten = _unwritten(program, prepared)
+    program.native = NativeCode(prepared, Budget())
     program.fences = Fences(_has(program, "tcgen05.fence"), _has(program, "fence.mbarrier_init"))
     program.cancels_clusters = _has(program, "clusterlaunchcontrol.try_cancel")
     program.loads_constants = _has(program, "ld.global.nc")

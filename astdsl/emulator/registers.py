@@ -6,6 +6,8 @@ registers that have at least one undefined lane.
 
 from __future__ import annotations
 
+from collections.abc import Hashable
+
 import numpy as np
 
 from astdsl.emulator.scalars import SIGNED, TYPES, UNSIGNED, Array, BoolArray
@@ -23,6 +25,8 @@ class RegisterFile:
         self.banks: dict[int, Array] = {}
         self.views = _Views(self.banks)
         self.undefined: dict[Place, BoolArray] = {}
+        # Lists of operands of compiled code, by what they are made from, with addresses in here.
+        self.placed: dict[Hashable, Array] = {}
         for bits, count in counts.items():
             shape = (count, n_lanes, 2) if bits == 128 else (count, n_lanes)
             dtype = np.dtype(np.bool_) if bits == 1 else UNSIGNED[min(bits, 64)]

@@ -295,8 +295,8 @@ def prepare_extreme(ops: Operands, *, greatest: bool) -> Execute:
     form = format_of(scalar)
     number = np.fmax if greatest else np.fmin
     strict = np.maximum if greatest else np.minimum
-    choose = strict if ops.has("NaN") else number
     bf16, flush = scalar.kind == "bf", ops.has("ftz")
+    has_nan, has_xorsign, has_abs = (ops.has(word) for word in ("NaN", "xorsign", "abs"))
 
     def decoded(x: Any) -> Array:
         wide = numerics.bf16_to_f32(x) if bf16 else np.asarray(x)
@@ -305,13 +305,14 @@ def prepare_extreme(ops: Operands, *, greatest: bool) -> Execute:
     def function(*values: Any) -> Any:
         arrays = [decoded(v) for v in values]
         sign = None
-        if ops.has("xorsign"):
+        if has_xorsign:
             sign = np.signbit(arrays[0]) ^ np.signbit(arrays[1])
-        if ops.has("abs"):
+        if has_abs:
             arrays = [np.abs(a) for a in arrays]
         result = arrays[0]
         for other in arrays[1:]:
-            result = _signed_zero(choose(result, other), result, other, greatest)
+            chosen = strict(result, other) if has_nan else _number(number, result, other)
+            result = _signed_zero(chosen, result, other, greatest)
         if sign is not None:
             signed = np.where(sign, -np.abs(result), np.abs(result))
             result = np.where(np.isnan(result), result, signed)
@@ -324,6 +325,13 @@ def prepare_extreme(ops: Operands, *, greatest: bool) -> Execute:
         return result
 
     return value_step(ops, function, scalar.name, [scalar.name] * (len(ops.args) - 1))
+
+
+def _number(choose: Any, a: Array, b: Array) -> Any:
+    """Return fmin or fmax; NumPy's give a NaN for a signalling one, but only in some places."""
+    result = choose(a, b)
+    nan = np.isnan(result)
+    return np.where(nan, np.where(np.isnan(a), b, a), result) if nan.any() else result
 
 
 def _signed_zero(result: Any, a: Array, b: Array, greatest: bool) -> Any:
