@@ -24,7 +24,7 @@ from astdsl.runtime.artifact import Code
 from astdsl.runtime.boundary import Boundary
 from astdsl.runtime.devices import find_device, selected_device
 from astdsl.runtime.launch import Launch, describe
-from astdsl.runtime.recent import Check, check_of
+from astdsl.runtime.recent import Recent, recent_of
 
 if TYPE_CHECKING:
     from astdsl.saved import Saved
@@ -106,7 +106,7 @@ class CompiledKernel:
         self._constants = dict(constants)
         self._boundary = Boundary(program.module.name)
         self._launches: dict[tuple[Any, ...], Launch] = {}
-        self._recent: dict[tuple[str, int], tuple[Check, Launch]] = {}
+        self._recent: dict[tuple[str, int], Recent] = {}
 
     def __repr__(self) -> str:
         return f"<compiled {self._program.module.name} for {self._target}>"
@@ -121,9 +121,9 @@ class CompiledKernel:
             objects = list(args)
             place = selected_device(), len(args)
             last = None if kwargs else self._recent.get(place)
-            known = last[0](objects) if last else None
+            known = last.known(objects) if last else None
             if last and known is not None:
-                return last[1].again(objects, known)
+                return last.launch.again(objects, known)
             key: list[Any] = [place]
             at = spread_keywords(self._by_name, objects, kwargs, key)
             values, arrays = describe(objects, key, at)
@@ -132,9 +132,9 @@ class CompiledKernel:
                 launch = self._launches[tuple(key)] = self._prepare(args, kwargs)
             elif not kwargs:
                 # A second call like one before: it pays to write its check.
-                check = check_of(objects, values, launch)
-                if check is not None:
-                    self._recent[place] = (check, launch)
+                recent = recent_of(objects, values, self._program, launch)
+                if recent is not None:
+                    self._recent[place] = recent
             return launch(objects, arrays, values)
 
     def _prepare(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Launch:

@@ -10,7 +10,7 @@ import functools
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from types import FunctionType, MethodType
-from typing import TYPE_CHECKING, Any, NamedTuple, overload
+from typing import TYPE_CHECKING, Any, overload
 
 from astdsl import backend, on_demand
 from astdsl.call import Callee, prepare, resolve, row_major, where
@@ -26,7 +26,7 @@ from astdsl.runtime.boundary import Boundary
 from astdsl.runtime.devices import find_device, selected_device, settled_target
 from astdsl.runtime.emulation import check_options, emulated
 from astdsl.runtime.launch import Launch, describe
-from astdsl.runtime.recent import Check, check_of
+from astdsl.runtime.recent import Recent, recent_of
 from astdsl.source import Span
 
 if TYPE_CHECKING:
@@ -62,14 +62,6 @@ def spec(shape: Any, dtype: Any) -> Spec:
             help="write `spec((64, 64), f32)`",
         )
     return Spec(dims, dtype)
-
-
-class Recent(NamedTuple):
-    """A launch, and what tells whether a call is like the one that it was prepared for."""
-
-    check: Check
-    program: Program
-    launch: Launch
 
 
 class _Method:
@@ -116,9 +108,9 @@ class _Method:
         """
         program, launch = made
         if launch is self._seen:
-            check = check_of(objects, values, launch)
-            if check is not None:
-                self.recent[key] = Recent(check, program, launch)
+            recent = recent_of(objects, values, program, launch)
+            if recent is not None:
+                self.recent[key] = recent
         self._seen = launch
 
     def callee(self, receiver: tuple[Any, ...]) -> Callee:
@@ -201,8 +193,8 @@ class Kernel:
         objects = list(args)
         is_plain = not (kwargs or receiver)
         if is_plain and (last := method.recent.get((place, len(args)))) is not None:
-            known = last.check(objects)
-            if known is not None and last.program.is_valid():
+            known = last.known(objects)
+            if known is not None and last.owner.is_valid():
                 return last.launch.again(objects, known)
         key: list[Any] = [place, receiver, len(args)]
         at = spread_keywords(method.by_name, objects, kwargs, key) if kwargs else method.where

@@ -51,6 +51,7 @@ LATE_TABLES: dict[str, set[str]] = {
     "astdsl.runtime.devices": {"emulator"},
     "astdsl.on_demand": set(),
     "astdsl.emulator.native.host": set(),
+    "astdsl.runtime.native": set(),
 }
 
 # Registries: filled by decorators at import, then closed; the current trace; the chosen device.

@@ -1,7 +1,7 @@
 """The devices: which there are, which one is chosen, and how each runs a kernel.
 
-Invariant: this module, `backend.py` and `on_demand.py` hold the package's only late imports;
-choosing or listing a device loads nothing.
+Invariant: this module, `native.py`, `backend.py` and `on_demand.py` hold the package's only late
+imports; choosing or listing a device loads nothing.
 """
 
 from __future__ import annotations
