@@ -18,7 +18,7 @@ from astdsl.frontend.nodes import at, call, constant, load, place, walrus
 REFUSED = {ast.Yield: "yield", ast.YieldFrom: "yield from", ast.Await: "await"}
 
 
-def _in_pieces(argument: ast.expr) -> ast.expr:
+def in_pieces(argument: ast.expr) -> ast.expr:
     """Return `__text__("i=", i)` for `f"i={i}"`: the running kernel prints its own values."""
     if not isinstance(argument, ast.JoinedStr):
         return argument
@@ -48,7 +48,7 @@ class ExpressionRewriter(ast.NodeTransformer):
         """`f(x)`: what is called may be a helper to rewrite, or a builtin with a kernel meaning."""
         where = place(node)
         if isinstance(node.func, ast.Name) and node.func.id == "print":
-            node.args = [_in_pieces(argument) for argument in node.args]
+            node.args = [in_pieces(argument) for argument in node.args]
         self.generic_visit(node)
         is_super = isinstance(node.func, ast.Name) and node.func.id == "super"
         if is_super and self.receiver and not (node.args or node.keywords):

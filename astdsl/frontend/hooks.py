@@ -18,7 +18,7 @@ from astdsl.ir import ops
 from astdsl.lang import branching
 from astdsl.lang.blocks import call_unless, trace_branches, trace_for, trace_while
 from astdsl.lang.branching import as_condition
-from astdsl.lang.builtins import Text
+from astdsl.lang.builtins import Text, told
 from astdsl.lang.names import Watch, any_flag, require_usable, restore, states
 from astdsl.lang.tracing import emit, fault
 from astdsl.lang.values import Tile
@@ -218,12 +218,14 @@ def in_(session: Session, value: Any, container: Any) -> Any:
 def assert_(session: Session, test: Any, message: Callable[[], object] | None = None) -> None:
     """`assert test, message`: of shapes, scalars and constants at every launch.
 
-    One that fails already may stand under a condition that only the running kernel knows.
+    Of kernel values in the message, an f-string, the failing block tells its own. One that fails
+    already may stand under a condition that only the running kernel knows.
     """
     if is_kernel(test) or (not test and session.conditions):
-        text = str(message()) if message is not None else ""
+        said = message() if message is not None else ""
+        values, pieces = told(said.pieces if isinstance(said, Text) else [str(said)])
         condition = as_condition(test if is_kernel(test) else False)
-        emit(ops.Assert, condition=condition.value, message=text)
+        emit(ops.Assert, condition=condition.value, values=values, pieces=pieces)
     elif not test:
         said = f": {message()}" if message is not None else ""
         raise fault(

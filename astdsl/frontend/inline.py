@@ -244,7 +244,7 @@ def _require_equal(dim: Dim, here: _Extent, known: _Extent) -> None:
         return
     if apart is None:
         text = f"{here.words} and {known.words} differ, and both are `{dim.text}`"
-        emit(ops.Assert, condition=as_condition(here.value == known.value).value, message=text)
+        emit(ops.Assert, condition=as_condition(here.value == known.value).value, pieces=(text,))
         return
     raise BadArgument(
         f"`{dim.text}` is {_text(known)} by {known.words}, and {_text(here)} by {here.words}",

@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 from astdsl.frontend import leaving, scopes
 from astdsl.frontend.compiling import undressed
-from astdsl.frontend.expressions import ExpressionRewriter
+from astdsl.frontend.expressions import ExpressionRewriter, in_pieces
 from astdsl.frontend.nodes import (
     Place,
     assign,
@@ -425,7 +425,7 @@ def assert_(scope: Scope, node: ast.Assert) -> list[ast.stmt]:
     test = scope.expression(node.test)
     arguments = [test]
     if node.msg is not None:
-        message = ast.Lambda(function("", [], []).args, scope.expression(node.msg))
+        message = ast.Lambda(function("", [], []).args, in_pieces(scope.expression(node.msg)))
         arguments.append(message)
     return [_statement(place(node), "__assert__", *arguments)]
 

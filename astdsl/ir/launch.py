@@ -94,11 +94,12 @@ Slot: TypeAlias = PointerSlot | ScalarSlot | DimSlot | StrideSlot | MapSlot
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """A condition of the launch, and what to say where it does not hold."""
+    """A condition of the launch, and what to say where it does not hold: pieces around values."""
 
     condition: HostExpression
-    message: str
+    pieces: tuple[str, ...]
     span: Span
+    values: tuple[tuple[HostExpression, DType], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

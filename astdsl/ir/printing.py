@@ -13,6 +13,8 @@ from typing import Any
 from astdsl.errors import DeviceError
 from astdsl.source import Span
 
+# What an assertion says that the host checks and that has no message.
+UNMET = "an assertion of the kernel does not hold for these arguments"
 _LINE_BREAK = re.compile(r"\n\s*")
 
 

@@ -7,12 +7,13 @@ kernel values Python's own runs.
 from __future__ import annotations
 
 import builtins
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial, reduce
 from typing import Any
 
 from astdsl.errors import UnsupportedFeature
 from astdsl.ir import ops
+from astdsl.ir.core import Value
 from astdsl.ir.dtypes import FLOAT, boolean, f32, i32
 from astdsl.lang import arith, reductions, rows
 from astdsl.lang.control import kernel_range
@@ -103,17 +104,24 @@ def _print(
             help="leave `file` and `flush` out",
         )
     between, last = " " if sep is None else sep, "\n" if end is None else end
-    kernel_values, pieces = [], [""]
+    parts: list[Any] = []
     for number, value in enumerate(values):
-        pieces[-1] += between if number else ""
-        for part in value.pieces if isinstance(value, Text) else (value,):
-            if isinstance(part, Tile):
-                kernel_values.append(part.value)
-                pieces.append("")
-            else:
-                pieces[-1] += _text(part)
-    pieces[-1] += last
-    emit(ops.Print, values=tuple(kernel_values), pieces=tuple(pieces))
+        parts += [between] * bool(number)
+        parts += value.pieces if isinstance(value, Text) else [value]
+    kernel_values, pieces = told([*parts, last])
+    emit(ops.Print, values=kernel_values, pieces=pieces)
+
+
+def told(parts: Iterable[Any]) -> tuple[tuple[Value, ...], tuple[str, ...]]:
+    """Return the kernel values among the parts of a text, and the pieces of text around them."""
+    values, pieces = list[Value](), [""]
+    for part in parts:
+        if isinstance(part, Tile):
+            values.append(part.value)
+            pieces.append("")
+        else:
+            pieces[-1] += _text(part)
+    return tuple(values), tuple(pieces)
 
 
 def _text(value: Any) -> str:

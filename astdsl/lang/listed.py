@@ -19,7 +19,7 @@ from astdsl.lang.parts import Numbers, as_runs, concat, numbers_of, places_insid
 from astdsl.lang.shapes import arange, index, reshape, spelled_out_of_tile, transpose
 from astdsl.lang.tracing import fault
 from astdsl.lang.values import Tile, as_operand, method
-from astdsl.lang.windows import Window
+from astdsl.lang.windows import Window, refuse_negative
 
 
 def is_list(item: object) -> bool:
@@ -30,9 +30,14 @@ def is_list(item: object) -> bool:
 
 
 def as_index_tile(item: Any, name: str) -> Tile:
-    """Return the tile of indices that a list is; its elements may be kernel integers."""
+    """Return the tile of indices that a list is; its elements may be kernel integers.
+
+    Errors: TypeMismatch of other elements, BadWindow of negative constants.
+    """
     what = f"a list of indices of `{name}`"
     parts = [_element(part, what) for part in item]
+    for part in parts:
+        refuse_negative(part, name)
     if not all(type(part) is int for part in parts):
         return stack([as_index_tile(p, name) if is_list(p) else p for p in parts])
     runs = [arange(run.start, run.stop, run.step) for run in as_runs(parts)]

@@ -10,11 +10,20 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from astdsl.errors import BadWindow, KernelError
-from astdsl.lang.indices import as_index, form_of, index_value, plus, times, weak_integer
+from astdsl.ir import ops
+from astdsl.lang.indices import (
+    as_index,
+    form_of,
+    index_value,
+    known_index,
+    plus,
+    times,
+    weak_integer,
+)
 from astdsl.lang.shapes import as_extent
 from astdsl.lang.symbolic import Form
-from astdsl.lang.tracing import NeedsConstant, fault
-from astdsl.lang.values import Literal, Operand
+from astdsl.lang.tracing import NeedsConstant, emit, fault
+from astdsl.lang.values import Literal, Operand, Tile
 from astdsl.records import dataclass
 
 ZERO_START = Literal(0)
@@ -126,11 +135,12 @@ def window_of(item: object, extent: Form, whole: int | None, name: str) -> Span1
             f"`None` adds an axis to a tile, not to the ref `{name}`",
             help=f"read first: `{name}[...][:, None]`",
         )
-    _refuse_negative(item, name)
+    refuse_negative(item, name)
     return Span1D(as_index(item, f"an index of `{name}`"), 1, kept=False)
 
 
-def _refuse_negative(item: Any, name: str) -> None:
+def refuse_negative(item: Any, name: str) -> None:
+    """Refuse a negative constant as an index of a ref. Errors: BadWindow."""
     if isinstance(item, int) and item < 0:
         raise fault(
             BadWindow,
@@ -146,8 +156,8 @@ def _slice_window(item: slice, extent: Form, whole: int | None, name: str) -> Sp
     _require_positive_step(step)
     if item.start is None and item.stop is None and step == 1:
         return Span1D(ZERO_START, whole)
-    _refuse_negative(item.start, name)
-    _refuse_negative(item.stop, name)
+    refuse_negative(item.start, name)
+    refuse_negative(item.stop, name)
     start = ZERO_START if item.start is None else as_index(item.start, "the start of a window")
     low = form_of(start)
     high = extent if item.stop is None else form_of(as_index(item.stop, "the end of a window"))
@@ -185,6 +195,18 @@ def composed(start: Operand, outer: Operand, step: int) -> Operand:
 def last_form(start: Operand, size: int, step: int) -> Form:
     """Return the form of the index of a window's last element."""
     return form_of(start) + Form.of((size - 1) * step)
+
+
+def length_of(form: Form) -> Operand:
+    """Return an extent: what a form counts, nothing where it is negative, as NumPy's slices."""
+    if form.is_nonnegative():
+        return index_of_form(form)
+
+    def make() -> Tile:
+        value = emit(ops.Maximum, x=index_value(form), y=index_value(0)).result
+        return Tile(value, weak=True, bounds=(0, max(0, form.bounds[1])), dims=form.dims)
+
+    return known_index(("length", form), make)
 
 
 def index_of_form(form: Form) -> Operand:

@@ -16,6 +16,7 @@ import numpy as np
 from astdsl.errors import BadArgument, FailedAssertion
 from astdsl.ir.dtypes import DType
 from astdsl.ir.launch import Check, LaunchPlan
+from astdsl.ir.printing import UNMET, printed
 from astdsl.records import dataclass
 from astdsl.runtime.arrays import (
     ArrayView,
@@ -240,7 +241,7 @@ class Launch:
 
     def _run(self, objects: list[Any], ordered: list[Any], values: list[Any]) -> Any:
         for holds, check in self._checks:
-            _require(holds(self._shapes, values), check)
+            self._require(holds(self._shapes, values), check, values)
         for position, initial in self._filled:
             self._fill(ordered[position], initial, self._arguments[position])
         counts = self._count(values) if self._count else self._counts
@@ -323,10 +324,23 @@ class Launch:
         """Require what the shapes settle; yield what depends on scalars."""
         for check in checks:
             holds = compile_host(check.condition)
-            if reads_scalars(check.condition):
+            if any(map(reads_scalars, [check.condition, *(value for value, _ in check.values)])):
                 yield holds, check
             else:
-                _require(self._evaluate(holds, ()), check)
+                self._require(self._evaluate(holds, ()), check, ())
+
+    def _require(self, holds: Any, check: Check, values: Sequence[Any]) -> None:
+        if holds:
+            return
+        told = [
+            dtype.numpy.type(self._evaluate(compile_host(value), values))
+            for value, dtype in check.values
+        ]
+        raise FailedAssertion(
+            printed(check.pieces, told) or UNMET,
+            (check.span, ""),
+            help="call it with arguments for which the assertion holds",
+        )
 
 
 def _to_finish(
@@ -337,15 +351,6 @@ def _to_finish(
     for number, wanted in enumerate(allocations):
         if wanted.like is not None and libraries.get(wanted.like) in FINISHED_LIBRARIES:
             yield first + number, wanted.like
-
-
-def _require(holds: Any, check: Check) -> None:
-    if not holds:
-        raise FailedAssertion(
-            check.message or "an assertion of the kernel does not hold for these arguments",
-            (check.span, ""),
-            help="call it with arguments for which the assertion holds",
-        )
 
 
 def _counts_by_scalars(plan: LaunchPlan) -> bool:

@@ -63,7 +63,8 @@ def data_of(plan: LaunchPlan) -> dict[str, Any]:
         "checks": [
             {
                 "condition": _data_of_expression(c.condition),
-                "message": c.message,
+                "pieces": list(c.pieces),
+                "values": [[_data_of_expression(x), dtype.name] for x, dtype in c.values],
                 "span": data_of_span(c.span),
             }
             for c in plan.checks
@@ -190,10 +191,21 @@ def _scratch(data: Any) -> Scratch:
 
 
 def _check(data: Any) -> Check:
-    fields = fields_of(data, "condition", "message", "span")
-    return Check(
-        expression_of(fields["condition"]), text(fields["message"]), span_of(fields["span"])
+    fields = fields_of(data, "condition", "pieces", "values", "span")
+    check = Check(
+        expression_of(fields["condition"]),
+        items(fields["pieces"], text),
+        span_of(fields["span"]),
+        items(fields["values"], _host_value),
     )
+    if len(check.pieces) != len(check.values) + 1:
+        raise BadData("a check has text around every value")
+    return check
+
+
+def _host_value(data: Any) -> tuple[HostExpression, DType]:
+    expression, dtype = sequence(data, 2)
+    return expression_of(expression), dtype_of(dtype)
 
 
 def _report(data: Any) -> Report:

@@ -63,7 +63,8 @@ def deliver(log: Words, reports: Sequence[Report]) -> None:
     for each in _said(written):
         report = reports[each.report]
         if report.is_assertion:
-            failed = failed or failed_assertion(report.pieces[0], report.span, each.block)
+            told = printed(report.pieces, list(each.arrays(report)))
+            failed = failed or failed_assertion(told, report.span, each.block)
         else:
             sys.stdout.write(printed(report.pieces, list(each.arrays(report))))
     if taken > LOG_WORDS:

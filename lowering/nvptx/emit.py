@@ -82,7 +82,12 @@ def emit(module: Module, target: Target) -> Emitted:
         entries=tuple(entry for entry, _ in emitted),
         scratch=tuple(_scratch(op, host) for op in allocations),
         checks=tuple(
-            Check(host[op.condition], op.message, op.span)
+            Check(
+                host[op.condition],
+                op.pieces,
+                op.span,
+                tuple((host[v], v.tile.dtype) for v in op.values),
+            )
             for op in module.body.ops
             if isinstance(op, ops.Assert)
         ),
@@ -97,11 +102,9 @@ _LOG = "log."
 
 
 def _report(op: Op) -> Report:
-    if isinstance(op, ops.Print):
-        types = tuple((v.tile.shape, v.tile.dtype) for v in op.values)
-        return Report(op.pieces, types, op.span)
-    assert isinstance(op, ops.DeviceAssert), f"{op} says nothing"
-    return Report((op.message,), (), op.span, is_assertion=True)
+    assert isinstance(op, _REPORTS), f"{op} says nothing"
+    types = tuple((v.tile.shape, v.tile.dtype) for v in op.values)
+    return Report(op.pieces, types, op.span, is_assertion=isinstance(op, ops.DeviceAssert))
 
 
 def _scratch_param(number: int, op: ops.AllocGmem) -> Param:

@@ -28,7 +28,7 @@ def hoist_assertions(module: Module) -> Module:
     made: list[Op] = []
     for op in module.body.ops:
         if isinstance(op, ops.Assert):
-            kept = op if hoist.can_know(op.condition) else _on_device(op)
+            kept = op if all(map(hoist.can_know, op.operands)) else _on_device(op)
         else:
             kept = hoist.inside(op, is_asked=False)
         hoist.note(op, known_as=True)
@@ -76,10 +76,11 @@ class _Hoist:
             if not isinstance(op, ops.Assert):
                 self.note(op)
                 kept.append(self.inside(op, is_asked))
-            elif is_asked or not self.can_know(op.condition):
+            elif is_asked or not all(map(self.can_know, op.operands)):
                 kept.append(_on_device(op))
             else:
-                self._make(op.condition)
+                for value in op.operands:
+                    self._make(value)
                 self.made.append(clone_op(op, self.known))
         return with_ops(block, kept)
 
@@ -93,4 +94,6 @@ class _Hoist:
 
 
 def _on_device(op: ops.Assert) -> Op:
-    return ops.DeviceAssert(span=op.span, condition=op.condition, message=op.message)
+    return ops.DeviceAssert(
+        span=op.span, condition=op.condition, values=op.values, pieces=op.pieces
+    )

@@ -34,15 +34,17 @@ from astdsl import (
     warpgroup_id,
     zeros,
 )
-from astdsl.errors import NotConstant
+from astdsl.errors import FailedAssertion, NotConstant
 from astdsl.runtime import reports
 from tests.witnesses import TARGETS, agree
+
+PLACES = (("reference", "sm_90a"), *(("emulator", target) for target in TARGETS))
 
 
 def said_by_all(capsys: pytest.CaptureFixture[str], run: Callable[[Any], Any]) -> list[str]:
     """Run on the reference and the emulator; return the lines, which must be the same."""
     every = []
-    for place in (("reference", ""), *(("emulator", target) for target in TARGETS)):
+    for place in PLACES:
         run(place)
         every.append(sorted(capsys.readouterr().out.splitlines()))
     assert every[1:] == every[:-1]
@@ -286,3 +288,42 @@ def formatted(x: In[f32, "N"], o: Out[f32, "N"]):
 def test_a_format_of_a_kernel_value_is_refused() -> None:
     with pytest.raises(NotConstant, match="known only when the kernel runs"):
         formatted(np.ones(1, np.float32))
+
+
+@kernel
+def bounded(x: In[f32, "N"], o: Out[f32, "N"], *, b=4, most=100):
+    (N,) = x.shape
+    with pipeline(cdiv(N, b)) as i:
+        part = x[tile(i, b)]
+        assert part.max() < most, f"block {i}: {part.max()} of {part} is over {most:.1f}"
+        o[tile(i, b)] = part
+
+
+def test_the_message_of_an_assertion_tells_the_values_of_the_running_kernel() -> None:
+    x = np.arange(12, dtype=np.float32)
+    assert np.array_equal(agree(bounded, lambda: (x,)), x)
+    for device, target in PLACES:
+        with pytest.raises(DeviceError) as caught:
+            bounded.on(device, target=target)(x, most=7)
+        assert caught.value.message == "block 1: 7.0 of [4. 5. 6. 7.] is over 7.0"
+        assert [span.line for span, _ in caught.value.places]
+
+
+@kernel
+def sized(x: In[f32, "N"], alpha: f32, o: Out[f32, "N"], *, b=4):
+    (N,) = x.shape
+    assert 2 * b >= N, f"{N} elements, alpha {alpha}, of at most {2 * b}"
+    assert alpha > 0, f"alpha is {alpha}, for {N // b} blocks"
+    with pipeline(cdiv(N, b)) as i:
+        o[tile(i, b)] = x[tile(i, b)]
+
+
+def test_the_message_of_an_assertion_of_the_host_tells_its_values() -> None:
+    for device, target in PLACES:
+        placed = sized.on(device, target=target)
+        with pytest.raises(FailedAssertion) as caught:
+            placed(np.ones(9, np.float32), 0.1)
+        assert caught.value.message == "9 elements, alpha 0.1, of at most 8"
+        with pytest.raises(FailedAssertion) as caught:
+            placed(np.ones(8, np.float32), -0.1)
+        assert caught.value.message == "alpha is -0.1, for 2 blocks"

@@ -158,14 +158,14 @@ def test_a_grid_that_divides_by_zero_is_an_error_in_words() -> None:
 
 
 def test_a_check_of_shapes_is_made_when_the_launch_is_prepared() -> None:
-    check = Check(("eq", ("dim", 0, 0), 9), "x has 9 elements", NOWHERE)
+    check = Check(("eq", ("dim", 0, 0), 9), ("x has 9 elements",), NOWHERE)
     with pytest.raises(FailedAssertion, match="x has 9 elements"):
         Launch(COPY, (), [1], Recorder(), passed=2, plan=plan(1, check))
 
 
 def test_a_check_of_scalars_is_made_at_each_launch() -> None:
     arguments = (COPY[0], Argument(N, 1, "scalar", i32, convert=int))
-    check = Check(("gt", ("scalar", 1), 0), "n is positive", NOWHERE)
+    check = Check(("gt", ("scalar", 1), 0), ("n is positive",), NOWHERE)
     launch = Launch(arguments, (), [], Recorder(), passed=2, plan=plan(1, check))
     run(launch, array(), 1)
     with pytest.raises(FailedAssertion, match="n is positive"):

@@ -61,12 +61,17 @@ REPORTS = st.builds(
     lambda values, text, span, flag: Report((text,) * (len(values) + 1), tuple(values), span, flag),
     VALUES, st.text(), SPANS, st.booleans(),
 )  # fmt: skip
+TOLD = st.lists(st.tuples(EXPRESSIONS, DTYPES), max_size=2)
+CHECKS = st.builds(
+    lambda holds, told, text, span: Check(holds, (text,) * (len(told) + 1), span, tuple(told)),
+    EXPRESSIONS, TOLD, st.text(), SPANS,
+)  # fmt: skip
 PLANS = st.builds(
     LaunchPlan,
     st.sampled_from(["sm_90a", "sm_100a"]),
     st.lists(ENTRIES, max_size=2).map(tuple),
     st.lists(SCRATCH, max_size=2).map(tuple),
-    st.lists(st.builds(Check, EXPRESSIONS, st.text(), SPANS), max_size=2).map(tuple),
+    st.lists(CHECKS, max_size=2).map(tuple),
     st.lists(REPORTS, max_size=2).map(tuple),
 )
 
@@ -76,6 +81,7 @@ def test_a_plan_is_the_same_after_going_through_json(plan: LaunchPlan) -> None:
     assert repr(plan_of(json.loads(json.dumps(data_of(plan))))) == repr(plan)
 
 
+SPAN = ["f", 1, 1, 1, 1, []]
 PLAN = LaunchPlan("sm_90a", (Entry("k", (MapSlot(0, (1, 0), (8, 8), 0),), 1, 128, 0),))
 
 
@@ -96,7 +102,9 @@ PLAN = LaunchPlan("sm_90a", (Entry("k", (MapSlot(0, (1, 0), (8, 8), 0),), 1, 128
         (("entries", 0, "slots", 0, 4), 48),
         (("entries", 0, "slots", 0), ["scalar", 0, "f7"]),
         (("entries", 0, "slots", 0), ["dim", 0]),
-        (("checks",), [{"condition": 1, "message": "", "span": ["f", 1, 1, 1]}]),
+        (("checks",), [{"condition": 1, "pieces": [""], "values": [], "span": ["f", 1, 1, 1]}]),
+        (("checks",), [{"condition": 1, "pieces": [], "values": [], "span": SPAN}]),
+        (("checks",), [{"condition": 1, "pieces": ["", ""], "values": [[1]], "span": SPAN}]),
         (("reports",), [{"pieces": [], "values": [], "span": [], "is_assertion": False}]),
         (("more",), 1),
     ],

@@ -24,7 +24,7 @@ from astdsl.ir.evaluate.state import WARPS, BlockState, Frame, Run, Shadow
 from astdsl.ir.evaluate.table import EVALUATORS, evaluates
 from astdsl.ir.evaluate.threads import run_alone, run_together
 from astdsl.ir.ops.control import SPREAD
-from astdsl.ir.printing import failed_assertion, printed
+from astdsl.ir.printing import UNMET, failed_assertion, printed
 
 
 def run_region(block: Block, arguments: tuple[Any, ...], frame: Frame) -> Run:
@@ -261,7 +261,7 @@ def _unwatch(frame: Frame) -> None:
 def _assert(op: ops.Assert, frame: Frame) -> None:
     if not frame[op.condition]:
         raise FailedAssertion(
-            op.message or "an assertion of the kernel does not hold for these arguments",
+            printed(op.pieces, [frame[v] for v in op.values]) or UNMET,
             (op.span, ""),
             help="call it with arguments for which the assertion holds",
         )
@@ -270,7 +270,7 @@ def _assert(op: ops.Assert, frame: Frame) -> None:
 @evaluates(ops.DeviceAssert)
 def _device_assert(op: ops.DeviceAssert, frame: Frame) -> None:
     if not frame[op.condition]:
-        raise failed_assertion(op.message, op.span)
+        raise failed_assertion(printed(op.pieces, [frame[v] for v in op.values]), op.span)
 
 
 @evaluates(ops.Print)

@@ -123,29 +123,36 @@ class Pipeline(Loop):
 
 
 class Assert(Op):
-    """Refuse the launch with `message` unless `condition`, a scalar known on the host, holds."""
+    """Refuse the launch unless `condition`, a scalar known on the host, holds.
+
+    What it then says are the values, between `pieces` of text, of which there is one more.
+    """
 
     effect = ACTS
     condition: Value
-    message: str
+    values: tuple[Value, ...] = ()
+    pieces: tuple[str, ...] = ("",)
 
     def verify(self) -> None:
         assert self.condition.type == CONDITION, f"Assert: condition is {self.condition.type}"
+        assert len(self.pieces) == len(self.values) + 1, "Assert: text around every value"
 
 
 class DeviceAssert(Op):
-    """Stop the kernel with `message` unless `condition`, a scalar of the running block, holds.
+    """Stop the kernel unless `condition`, a scalar of the running block, holds.
 
-    What an assertion becomes that the host cannot check. Where it fails the call fails; the block
-    may go on until its end.
+    What an assertion becomes that the host cannot check. Where it fails the call fails, saying the
+    values between `pieces` of text; the block may go on until its end.
     """
 
     effect = WRITES
     condition: Value
-    message: str
+    values: tuple[Value, ...] = ()
+    pieces: tuple[str, ...] = ("",)
 
     def verify(self) -> None:
         assert self.condition.type == CONDITION, f"DeviceAssert: {self.condition.type}"
+        assert len(self.pieces) == len(self.values) + 1, "DeviceAssert: text around every value"
 
 
 class Print(Op):
@@ -225,13 +232,6 @@ class WarpgroupId(Op):
         return (INDEX,)
 
 
-class WarpId(Op):
-    """The number of the warp in its warpgroup, i64, 0 to 3; only inside of `Warps`."""
-
-    effect = READS  # not pure: warps differ in it
-
-    def result_types(self) -> tuple[Type, ...]:
-        return (INDEX,)
 class Multiprocessors(Op):
     """How many multiprocessors the target has, i64; 1 where no target has been settled."""
 
@@ -241,6 +241,13 @@ class Multiprocessors(Op):
         return (INDEX,)
 
 
+class WarpId(Op):
+    """The number of the warp in its warpgroup, i64, 0 to 3; only inside of `Warps`."""
+
+    effect = READS  # not pure: warps differ in it
+
+    def result_types(self) -> tuple[Type, ...]:
+        return (INDEX,)
 
 
 class Warps(Op):

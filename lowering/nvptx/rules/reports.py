@@ -31,19 +31,27 @@ from astdsl.lowering.target import WGMMA
 
 @lowers(ops.Print)
 def _print(emitter: Emitter, op: ops.Print) -> None:
-    for number, value in enumerate(op.values):
-        layout = emitter.settled(value, emitter.default_layout(value.tile))
-        registers = emitter.get(value, layout)
-        with emitter.guarded(emitter.is_owner(layout)):
-            _write(emitter, op, number, _elements(emitter, value, layout, registers))
+    _write_values(emitter, op, None)
 
 
 @lowers(ops.DeviceAssert)
 def _device_assert(emitter: Emitter, op: ops.DeviceAssert) -> None:
     fails = emitter.builder.xor(emitter.scalar(op.condition), LV("i1", "true"))
+    if op.values:
+        _write_values(emitter, op, fails)
+        return
     first = emitter.is_owner(splat((), emitter.threads))
     with emitter.guarded(emitter.both(first, fails)):
         _write(emitter, op, 0, [])
+
+
+def _write_values(emitter: Emitter, op: ops.Print | ops.DeviceAssert, where: LV | None) -> None:
+    """Write a record of each value, if `where` holds."""
+    for number, value in enumerate(op.values):
+        layout = emitter.settled(value, emitter.default_layout(value.tile))
+        registers = emitter.get(value, layout)
+        with emitter.guarded(emitter.both(emitter.is_owner(layout), where)):
+            _write(emitter, op, number, _elements(emitter, value, layout, registers))
 
 
 @lowers(ops.PrintLayout)

@@ -200,7 +200,7 @@ def test_independent_steps_of_a_spread_pipeline_are_silent() -> None:
 
 def test_an_assertion_that_fails_says_its_message() -> None:
     m = Maker()
-    m.op(ops.Assert, condition=m.flag(False), message="M is even")
+    m.op(ops.Assert, condition=m.flag(False), pieces=("M is even",))
     with pytest.raises(FailedAssertion, match="M is even"):
         evaluate(m.module(), [])
 
