@@ -178,20 +178,21 @@ def _check(
     words = [len(objects), *(word for row in rows for word in row), len(pairs) // 4, *pairs]
     table = array("q", words)
     numbers = [k for k, x in enumerate(objects) if type(x) is not DIRECT]
-    # What the table points to is kept: another type or dtype must not take its address.
-    kept = table, [type(x) for x in objects], [getattr(x, "dtype", None) for x in objects]
     where, addresses = table.buffer_info()[0], ctypes.c_int64 * len(objects)
     accepts = _compiled()
 
     def check(objects: Sequence[Any]) -> list[Any] | None:
         found = addresses()
-        if not (kept and accepts(id(objects), where, found)):
+        if not accepts(id(objects), where, found):
             return None
         values: list[Any] = found[:]
         for k in numbers:
             values[k] = objects[k]
         return values
 
+    # The table lives as long as the check, and so do the types and dtypes whose addresses are in
+    # it: another one must not take their place.
+    check.__dict__["compared"] = table, [(type(x), getattr(x, "dtype", None)) for x in objects]
     return check
 
 

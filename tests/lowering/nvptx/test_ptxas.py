@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from astdsl.lowering.nvptx import ptxas, tools
+from astdsl.lowering.nvptx import tools
 from astdsl.lowering.nvptx.ptxas import AssemblyFailed, Ptxas
 from astdsl.lowering.target import SM_90A
 
@@ -28,15 +29,14 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[subprocess.Popen[str]]:
     """All processes that the test starts."""
     every: list[subprocess.Popen[str]] = []
 
-    def begin(*arguments: object, **options: object) -> subprocess.Popen[str]:
-        every.append(POPEN(*arguments, **options))
+    popen: Any = subprocess.Popen
+
+    def begin(*arguments: Any, **options: Any) -> subprocess.Popen[str]:
+        every.append(popen(*arguments, **options))
         return every[-1]
 
-    monkeypatch.setattr(ptxas.subprocess, "Popen", begin)
+    monkeypatch.setattr(subprocess, "Popen", begin)
     return every
-
-
-POPEN = subprocess.Popen
 
 
 def test_a_process_that_was_started_early_makes_the_same_cubin(
