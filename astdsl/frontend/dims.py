@@ -6,13 +6,11 @@ both.
 
 from __future__ import annotations
 
-import ast
-import operator
-from collections.abc import Callable, Mapping, Sequence
-from functools import lru_cache
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from astdsl.errors import BadArgument
+from astdsl.frontend.dim_expressions import solved, value_of
 from astdsl.frontend.signature import Parameter
 from astdsl.ir.dtypes import DType, f32, tf32
 from astdsl.lang.annotations import ANYTHING, ArraySpec, Dim
@@ -65,12 +63,13 @@ def fit(
     for p in present:
         check_dtype(p, arrays[p.name].dtype)
         _unify(p, arrays[p.name].shape, known)
+    _solve(present, arrays, known)
     extents = {name: origin.extent for name, origin in known.items()}
     for p in present:
         _check_expressions(p, arrays[p.name].shape, extents)
     first = arrays[present[0].name].dtype if present else None
     omitted = [p for p in params if p.spec and p.spec.role == "out" and p.name not in arrays]
-    shapes = {p.name: _computed_shape(p, extents) for p in omitted}
+    shapes = {p.name: _computed_shape(p, extents, present, arrays) for p in omitted}
     dtypes = {p.name: _typed(p, arrays[p.name].dtype) for p in present}
     dtypes |= {p.name: _computed_dtype(p, first) for p in omitted}
     ranks = {p.name: len(arrays[p.name].shape) for p in present} | {
@@ -147,6 +146,40 @@ def _unify(p: Parameter, shape: Sequence[int], known: dict[str, _Origin]) -> Non
             _agree(dim.name, here, known.setdefault(dim.name, here))
 
 
+def _solve(
+    present: Sequence[Parameter], arrays: Mapping[str, Shaped], known: dict[str, _Origin]
+) -> None:
+    """Learn the names that stand in expressions alone: of `G+1` the extent settles `G`."""
+    dims = [(p, axis, dim) for p in present for axis, dim in _expressions(p, arrays[p.name].shape)]
+    is_new = True
+    while is_new:
+        is_new = False
+        for p, axis, dim in dims:
+            extents = {name: origin.extent for name, origin in known.items()}
+            found = solved(dim.text, arrays[p.name].shape[axis], extents)
+            if found is not None and found[0] not in known:
+                known[found[0]] = _solution(p, axis, dim, arrays[p.name].shape[axis], *found)
+                is_new = True
+
+
+def _expressions(p: Parameter, shape: Sequence[int]) -> list[tuple[int, Dim]]:
+    dims = enumerate(dims_of(p, len(shape)))
+    return [(axis, dim) for axis, dim in dims if dim.is_expression]
+
+
+def _solution(
+    p: Parameter, axis: int, dim: Dim, extent: int, name: str, value: int | None
+) -> _Origin:
+    if value is None or value < 0:
+        raise BadArgument(
+            f"axis {axis} of `{p.name}` has {extent} elements, and no `{name}` makes `{dim.text}` "
+            "that",
+            p.place,
+            help=f"pass an array with as many elements as `{dim.text}` can be",
+        )
+    return _Origin(value, f"axis {axis} of `{p.name}`, which is `{dim.text}`", (p.place,))
+
+
 def _agree(name: str, here: _Origin, found: _Origin) -> None:
     if found.extent != here.extent:
         others = [place for place in found.places if place not in here.places]
@@ -183,16 +216,21 @@ def _check_expressions(p: Parameter, shape: Sequence[int], extents: Mapping[str,
             )
 
 
-def _computed_shape(p: Parameter, extents: Mapping[str, int]) -> tuple[int, ...]:
+def _computed_shape(
+    p: Parameter,
+    extents: Mapping[str, int],
+    present: Sequence[Parameter],
+    arrays: Mapping[str, Shaped],
+) -> tuple[int, ...]:
     """Return the shape of an omitted output. Raises BadArgument for a dim that nothing settles."""
     spec = _spec(p)
-    if spec.dims is None or spec.any_rank:
+    if spec.dims is None:
         raise BadArgument(
             f"the shape of the omitted output `{p.name}` is not known",
             p.place,
             help=f"pass `{p.name}`, or name its dims in the annotation",
         )
-    shape = []
+    shape = [*_rest(p, present, arrays)] if spec.any_rank else []
     for dim in spec.dims:
         extent = evaluated(p, dim, extents)
         if extent is None or extent < 0:
@@ -204,6 +242,27 @@ def _computed_shape(p: Parameter, extents: Mapping[str, int]) -> tuple[int, ...]
             )
         shape.append(extent)
     return tuple(shape)
+
+
+def _rest(
+    p: Parameter, present: Sequence[Parameter], arrays: Mapping[str, Shaped]
+) -> tuple[int, ...]:
+    """Return what `...` of an omitted output stands for: what it does in all arguments."""
+    found: dict[tuple[int, ...], Parameter] = {}
+    for other in present:
+        spec, shape = _spec(other), arrays[other.name].shape
+        if spec.any_rank:
+            found.setdefault(tuple(shape[: len(shape) - len(spec.dims or ())]), other)
+    if len(found) == 1:
+        return next(iter(found))
+    said = [f"{shape} in `{other.name}`" for shape, other in found.items()]
+    why = f"it is {' and '.join(said)}" if said else "no argument has one"
+    raise BadArgument(
+        f"what `...` stands for in the omitted output `{p.name}` is not known: {why}",
+        p.place,
+        *(other.place for other in found.values()),
+        help=f"pass `{p.name}`",
+    )
 
 
 def _static(p: Parameter, rank: int, fixed: Mapping[str, int]) -> tuple[int | None, ...]:
@@ -230,54 +289,10 @@ def evaluated(p: Parameter, dim: Dim, extents: Mapping[str, Any]) -> Any:
     if dim.name:
         return extents[dim.name]
     try:
-        return _evaluate(_parsed(dim.text), extents)
+        return value_of(dim.text, extents)
     except ZeroDivisionError:
         raise BadArgument(
             f"the dim `{dim.text}` of `{p.name}` divides by 0",
             p.place,
             help="a constant or an extent in it is 0",
         ) from None
-
-
-@lru_cache(maxsize=1024)
-def _parsed(text: str) -> ast.expr:
-    return ast.parse(text, mode="eval").body
-
-
-def _cdiv(a: int, b: int) -> int:
-    return -(-a // b)
-
-
-# What the annotations' grammar allows (`lang.annotations`).
-_OPERATORS: dict[type[ast.AST], Callable[..., int]] = {
-    ast.Add: operator.add,
-    ast.Sub: operator.sub,
-    ast.Mult: operator.mul,
-    ast.FloorDiv: operator.floordiv,
-    ast.Mod: operator.mod,
-    ast.USub: operator.neg,
-}
-_FUNCTIONS: dict[str, Callable[..., int]] = {"cdiv": _cdiv, "min": min, "max": max}
-
-
-def _evaluate(node: ast.expr, extents: Mapping[str, int]) -> int:
-    return _EVALUATORS[type(node)](node, extents)
-
-
-def _operation(node: ast.BinOp, extents: Mapping[str, int]) -> int:
-    left, right = _evaluate(node.left, extents), _evaluate(node.right, extents)
-    return _OPERATORS[type(node.op)](left, right)
-
-
-def _call(node: ast.Call, extents: Mapping[str, int]) -> int:
-    assert isinstance(node.func, ast.Name), "the grammar calls names"
-    return _FUNCTIONS[node.func.id](*(_evaluate(a, extents) for a in node.args))
-
-
-_EVALUATORS: dict[type[ast.AST], Callable[..., int]] = {
-    ast.Constant: lambda node, extents: int(node.value),
-    ast.Name: lambda node, extents: extents[node.id],
-    ast.BinOp: _operation,
-    ast.UnaryOp: lambda node, extents: _OPERATORS[type(node.op)](_evaluate(node.operand, extents)),
-    ast.Call: _call,
-}

@@ -25,6 +25,7 @@ from astdsl.lang.block_views import Blocks, Named
 from astdsl.lang.elementwise import broadcast_shape, converted_to_target, rounded
 from astdsl.lang.indices import form_of, index_value
 from astdsl.lang.listed import as_index_tile, is_list
+from astdsl.lang.masks import filled
 from astdsl.lang.ragged import NO_EDGES, ZERO, Edges, HalfSpace
 from astdsl.lang.reshaped import Fold, fold_of, folded_view, require_reshapable
 from astdsl.lang.roots import Root
@@ -45,8 +46,8 @@ from astdsl.lang.windows import (
     ZERO_START,
     Span1D,
     composed,
-    index_of_form,
     last_form,
+    length_of,
     spelled_out,
     window_of,
 )
@@ -98,7 +99,7 @@ class Ref:
         if self.fold:
             return self.fold.shape
         sizes = [self.axes[k].size for k in self.order]
-        known = (index_of_form(self.extent_of(k)) for k in self.order)
+        known = (length_of(self.extent_of(k)) for k in self.order)
         pairs = zip(sizes, known, strict=True)
         return self.grid.with_grid([form if n is None else n for n, form in pairs])
 
@@ -266,6 +267,10 @@ class Ref:
 
         `stages` is the number of slots of its ring in a pipeline, 0 if that is not stated.
         """
+        tile, staging = self._read(fill, stages), self.root.staging
+        return filled(tile, staging.fill) if staging and staging.fill and fill is None else tile
+
+    def _read(self, fill: bool | int | float | None, stages: int) -> Tile:
         if self.fold:
             return self.unfolded.read(fill, stages)
         self.root.require_addressable()
@@ -280,6 +285,7 @@ class Ref:
             if fill is not None:
                 return Tile(picked)
             return Tile(picked, edges=Edges(outside), origin=None if self.grid.shape else self)
+        given |= self.root.staging.of_load(fields) if self.root.staging else {}
         value = emit(ops.Load, **fields, **given).result
         if self.root.packed:
             value = nibbles.unpacked(value, len(value.tile.shape) - 1)
@@ -313,7 +319,8 @@ class Ref:
             stored = emit(ops.Transpose, x=stored, permutation=back).result
         if self.root.packed:
             stored = nibbles.packed(stored, len(shape) - 1)
-        emit(ops.Store, **fields, value=stored)
+        staged = self.root.staging.of_store(fields) if self.root.staging else {}
+        emit(ops.Store, **fields, **staged, value=stored)
 
     def _fill(self, number: bool | int | float) -> bool | int | float:
         """Return what fills each element of the memory: of packed memory a byte."""

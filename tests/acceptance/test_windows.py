@@ -167,6 +167,31 @@ def test_views_of_views_end_with_both(bounds):
 
 
 @kernel
+def extents(x: In[f32, "N"], ends: In[i32, "2"], o: Out[i32, "5"], p: Out[f32, "1"]):
+    (N,) = x.shape
+    first, last = ends[0], ends[1]
+    view = x.at[first:last]
+    o[0] = view.shape[0]
+    o[1] = x.at[last:first].shape[0]
+    o[2] = view.at[3:].shape[0]
+    o[3] = x.at[N:150].size
+    o[4] = x.at[first:N].shape[0]
+    total = f32(0)
+    for i in range(view.shape[0]):
+        total += view[i]
+    p[0] = total + view[tile(0, 8)].sum()
+
+
+@pytest.mark.parametrize("ends", [(5, 9), (9, 5), (4, 4), (199, 250)])
+def test_a_view_that_ends_before_it_starts_is_empty(ends):
+    first, last = ends
+    o, p = agree(extents, lambda: (LINE, np.array(ends, np.int32)), tolerance=1e-6)
+    expected = [last - first, first - last, last - first - 3, -50, 200 - first]
+    assert o.tolist() == np.maximum(expected, 0).tolist()
+    assert np.allclose(p[0], 2 * LINE[first:last].sum(), atol=1e-5)
+
+
+@kernel
 def rows_of_groups(
     x: In[f32, "N D"], offsets: In[i32, "_"], ids: In[i32, "K"], o: Out[f32, "G K D"]
 ):

@@ -251,6 +251,46 @@ def test_expressions_are_checked_on_arguments() -> None:
         fitted(grouped, (10, 4), (3, 9), bm=4)
 
 
+def ends(x: In[f32, "N"], e: In[i32, "2*G+1"], o: Out[f32, "G H"], *, H=3): ...
+
+
+def test_an_extent_settles_the_name_that_stands_in_a_sum_alone() -> None:
+    assert fitted(ends, (9,), Shape((7,), i32), H=3).shapes == {"o": (3, 3)}
+    with pytest.raises(BadArgument, match=r"axis 0 of `e` has 8 .*, and no `G` makes `2\*G\+1`"):
+        fitted(ends, (9,), Shape((8,), i32), H=3)
+    with pytest.raises(BadArgument, match=r"no `G` makes `2\*G\+1` that"):
+        fitted(ends, (9,), Shape((0,), i32), H=3)
+
+
+def chained(x: In[f32, "H*(G-1)"], y: In[f32, "3-G cdiv(P,2)"], o: Out[f32, "G H P"]): ...
+
+
+def test_names_are_settled_one_by_the_other() -> None:
+    with pytest.raises(BadArgument, match="the dim `P` of the omitted output `o` is not known"):
+        fitted(chained, (4,), (0, 5))
+    with pytest.raises(BadArgument, match="`H` of the omitted output"):
+        fitted(chained, (0,), (2, 5))
+    with pytest.raises(BadArgument, match=r"axis 1 of `y` has 5 elements, and `cdiv\(P,2\)` is 2"):
+        fitted(chained, (4,), (0, 5), (3, 2, 4))
+
+
+def rest(x: In[f32, "... N"], y: In[f32, "... 2"], o: Out[f32, "... N 1"]): ...
+
+
+def test_the_rest_of_an_omitted_output_is_that_of_the_arguments() -> None:
+    assert fitted(rest, (4, 5, 3), (4, 5, 2)).shapes == {"o": (4, 5, 3, 1)}
+    with pytest.raises(BadArgument, match=r"it is \(4, 5\) in `x` and \(\) in `y`"):
+        fitted(rest, (4, 5, 3), (2,))
+
+
+def lone(x: In[f32, "N"], o: Out[f32, "... N"]): ...
+
+
+def test_a_rest_that_no_argument_has_is_asked_for() -> None:
+    with pytest.raises(BadArgument, match=r"what `...` stands for .* no argument has one"):
+        fitted(lone, (3,))
+
+
 def test_an_expression_that_divides_by_zero_is_refused() -> None:
     with pytest.raises(BadArgument, match="divides by 0"):
         fitted(grouped, (10, 4), bm=0)
