@@ -25,15 +25,17 @@ def verify(module: Module) -> None:
 
 @dataclass(slots=True)
 class _Verifier:
-    visible: set[Value] = field(default_factory=set)
+    """`made` holds every value so far, `visible` those that may be used, in order of making."""
+
+    visible: dict[Value, None] = field(default_factory=dict)
     made: set[Value] = field(default_factory=set)
 
     def define(self, values: tuple[Value, ...], what: str) -> None:
-        fresh = set(values)
-        if len(fresh) != len(values) or not self.made.isdisjoint(fresh):
-            raise AssertionError(f"{what} is a value that is made twice: {values}")
-        self.made |= fresh
-        self.visible |= fresh
+        for value in values:
+            if value in self.made:
+                raise AssertionError(f"{what} is a value that is made twice: {values}")
+            self.made.add(value)
+            self.visible[value] = None
 
     def op(self, op: Op) -> None:
         """Check one operation and its regions, then make its results visible."""
@@ -50,9 +52,9 @@ class _Verifier:
         self.define(op.results, type(op).__name__)
 
     def _region(self, owner: Op, region: Block) -> None:
-        outer = set(self.visible)
+        outer, count = self.visible, len(self.visible)
         if owner.isolated:
-            self.visible = set()
+            self.visible = {}
         self.define(region.args, f"an argument in {type(owner).__name__}")
         for index, op in enumerate(region.ops):
             self.op(op)
@@ -62,6 +64,8 @@ class _Verifier:
         if not region.ops:
             raise AssertionError(_complaint(owner, "a region is empty"))
         self.visible = outer
+        while len(outer) > count:  # What the region made is seen inside it only.
+            outer.popitem()
 
 
 def _complaint(op: Op, why: str) -> str:

@@ -6,6 +6,7 @@ that read one word are served together. A warp's vectors go in parts of 128 byte
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 
 import numpy as np
@@ -31,8 +32,8 @@ def conflicts_of(addresses: NDArray[np.int64], width_bytes: int) -> int:
     most = 1
     for start in range(0, len(addresses), lanes):
         words = addresses[start : start + lanes, None] // WORD_BYTES
-        every = np.unique(words + np.arange(width_bytes // WORD_BYTES))
-        most = max(most, int(np.bincount(every % BANKS).max()))
+        every = set((words + np.arange(width_bytes // WORD_BYTES)).ravel().tolist())
+        most = max(most, *Counter(word % BANKS for word in every).values())
     return most
 
 
