@@ -12,7 +12,6 @@ of an object but its type before that is known to be NumPy's array.
 from __future__ import annotations
 
 import ctypes
-from array import array
 from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any
@@ -176,9 +175,9 @@ def _check(
     rows = (_row(x, values[k], k in written) for k, x in enumerate(objects))
     pairs = [word for pair in apart for word in pair]
     words = [len(objects), *(word for row in rows for word in row), len(pairs) // 4, *pairs]
-    table = array("q", words)
+    table = (ctypes.c_int64 * len(words))(*words)
     numbers = [k for k, x in enumerate(objects) if type(x) is not DIRECT]
-    where, addresses = table.buffer_info()[0], ctypes.c_int64 * len(objects)
+    where, addresses = ctypes.addressof(table), ctypes.c_int64 * len(objects)
     accepts = _compiled()
 
     def check(objects: Sequence[Any]) -> list[Any] | None:
