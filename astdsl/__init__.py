@@ -72,15 +72,9 @@ from astdsl.lang.atomics import (
     atomic_xor,
 )
 from astdsl.lang.bits import bitcast, random_bits
+from astdsl.lang.block_specs import BlockSpec, Element, Squeezed
 from astdsl.lang.control import parallel, pipeline, unroll
-from astdsl.lang.emitted import (
-    BlockSpec,
-    Element,
-    NDLoopInfo,
-    Squeezed,
-    emit_pipeline,
-    nd_loop,
-)
+from astdsl.lang.emitted import NDLoopInfo, emit_pipeline, nd_loop
 from astdsl.lang.layouts import Layout, layout_cast, print_layout
 from astdsl.lang.memory import (
     GMEM,

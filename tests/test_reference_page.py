@@ -22,6 +22,7 @@ SECTIONS = {
         "astdsl.lang.control",
         "astdsl.lang.orders",
         "astdsl.lang.emitted",
+        "astdsl.lang.block_specs",
     ),
     "Windows and memory": (
         "astdsl.lang.windows",

@@ -10,101 +10,22 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from astdsl.errors import BadPipeline, ShapeMismatch, TypeMismatch, UnsupportedFeature
+from astdsl.errors import BadPipeline, ShapeMismatch, TypeMismatch
 from astdsl.ir.ops import SEQUENTIAL
 from astdsl.lang.arith import minimum
+from astdsl.lang.block_specs import BlockSpec
 from astdsl.lang.blocks import trace_for, trace_pipeline
 from astdsl.lang.control import stages_of
 from astdsl.lang.indices import as_index
-from astdsl.lang.memory import GMEM, SMEM
 from astdsl.lang.names import BlockFunction, BlockNames
 from astdsl.lang.refs import Ref
 from astdsl.lang.shapes import as_shape
 from astdsl.lang.tracing import fault, require_trace
 from astdsl.lang.values import Literal
 from astdsl.lang.warpgroups import axis_index, axis_size
-from astdsl.lang.windows import ds, tile
 from astdsl.records import dataclass
 
 _CARRY = "carry"
-
-
-class Squeezed:
-    """An axis of a `BlockSpec` that the block has not: `index_map` gives one index of it."""
-
-
-@dataclass(frozen=True, slots=True)
-class Element:
-    """An axis of a `BlockSpec`, `size` elements from where `index_map` says, in elements."""
-
-    size: Any
-
-
-class BlockSpec:
-    """Which block of an array a step of `emit_pipeline` works on.
-
-    `index_map(*indices)` gives for each axis the number of the block; `block_shape` its extents: a
-    number, `Element(n)` for an offset in elements, or None or `Squeezed` for an axis that is
-    dropped. Without a shape the block is the whole array.
-    Errors: UnsupportedFeature for `transforms`, `delay_release`, `collective_axes` and a fill: the
-    schedule derives the first three.
-    """
-
-    __slots__ = ("block_shape", "index_map")
-
-    def __init__(
-        self,
-        block_shape: Sequence[Any] | None = None,
-        index_map: Callable[..., Any] | None = None,
-        *,
-        memory_space: object = SMEM,
-        transforms: object = None,
-        delay_release: object = None,
-        collective_axes: object = None,
-        oob_fill: object = 0,
-    ) -> None:
-        _refuse("transforms", transforms, None, "the ring's layout follows from its uses")
-        _refuse("delay_release", delay_release, None, "slots are released when their readers end")
-        _refuse("collective_axes", collective_axes, None, "each block loads its own")
-        _refuse(
-            "oob_fill", oob_fill, 0, "`load(ref, fill=x)` in the body fills with another number"
-        )
-        if memory_space not in (SMEM, GMEM):
-            raise fault(
-                TypeMismatch,
-                f"`memory_space` of `BlockSpec` is `SMEM` or `GMEM`, got {memory_space!r}",
-                help="leave it out: the schedule brings blocks on chip",
-            )
-        self.block_shape = None if block_shape is None else tuple(block_shape)
-        self.index_map = index_map
-
-    def window(self, ref: Ref, indices: tuple[Any, ...]) -> Ref:
-        """Return the block of a step."""
-        if self.block_shape is None:
-            return ref
-        found = self.index_map(*indices) if self.index_map else (0,) * len(self.block_shape)
-        index = found if isinstance(found, tuple | list) else (found,)
-        if not len(index) == len(self.block_shape) == ref.ndim:
-            raise fault(
-                TypeMismatch,
-                f"a block of {len(self.block_shape)} axes at {len(index)} indices of {ref}",
-                help="`block_shape` and `index_map` say something of every axis of the array",
-            )
-        return ref.at[tuple(map(_axis, self.block_shape, index))]
-
-
-def _refuse(name: str, value: object, unset: object, help: str) -> None:
-    if value is not unset and value != unset:
-        raise fault(
-            UnsupportedFeature, f"`BlockSpec(..., {name}=)` is not in this version", help=help
-        )
-
-
-def _axis(size: Any, index: Any) -> Any:
-    """Return how one axis of an array is indexed."""
-    if size is None or size is Squeezed or isinstance(size, Squeezed):
-        return index
-    return ds(index, size.size) if isinstance(size, Element) else tile(index, size)
 
 
 def emit_pipeline(
@@ -127,6 +48,8 @@ def emit_pipeline(
     counts = grid if isinstance(grid, tuple | list) else (grid,)
     axes = [_range("`grid` of `emit_pipeline`", count) for count in counts]
     stages = stages_of(max_concurrent_steps, "max_concurrent_steps")
+    for number, spec in enumerate(specs):
+        spec.require_fits(stages, is_output=number >= len(in_specs))
 
     def run(*refs: Any) -> Any:
         _require_refs(refs, len(specs))

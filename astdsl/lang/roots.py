@@ -15,6 +15,7 @@ from astdsl.ir.transforms import Transform
 from astdsl.ir.types import TMEM
 from astdsl.lang import nibbles
 from astdsl.lang.indices import atom_of, index_value
+from astdsl.lang.staging import Staging
 from astdsl.lang.symbolic import Atom, Form
 from astdsl.lang.tracing import DimKey, emit, fault
 from astdsl.lang.views import AxisView
@@ -29,7 +30,8 @@ class Root:
 
     `extents` are the extents of memory that the kernel allocates, `transforms` what it states of
     the physical layout of shared memory. `packed` memory holds two f4e2m1 to a byte along its last
-    axis: its `value` is bytes, whereas extents and windows count elements.
+    axis: its `value` is bytes, whereas extents and windows count elements. `staging` is what a
+    `BlockSpec` states of copies of its blocks.
     """
 
     value: Value
@@ -39,6 +41,7 @@ class Root:
     extents: tuple[Form, ...] = ()
     transforms: tuple[Transform, ...] = ()
     packed: bool = False
+    staging: Staging | None = None
 
     @property
     def dtype(self) -> DType:

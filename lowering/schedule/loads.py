@@ -61,7 +61,9 @@ def stage_once(scheduler: BlockScheduler, op: ops.Load) -> tuple[ops.BarrierWait
     tile, before, span = op.window_type, scheduler.allocations, op.span
     label = f"copy of {op.ref.hint or 'window'}"
     buffer = before.add_op(
-        ops.AllocSmem(span=span, shape=tile.shape, dtype=tile.dtype, label=label)
+        ops.AllocSmem(
+            span=span, shape=tile.shape, dtype=tile.dtype, label=label, transforms=op.transforms
+        )
     ).result
     full = before.add_op(ops.AllocBarrier(span=span, count=1, arrivals=1, label="full")).result
     counter = before.add_op(ops.Counter(span=span)).result

@@ -21,6 +21,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
+from astdsl.errors import BadPipeline
 from astdsl.ir import ops
 from astdsl.ir.core import Block, Value
 from astdsl.lowering.buffers import RING_LABEL
@@ -34,6 +35,8 @@ from astdsl.lowering.schedule.odometer import Odometer
 MOST_AUTOMATIC_STAGES = 4
 # Kept free for what leaves the block, and for tiles that change their layout.
 RESERVED_BYTES = 68 * 1024
+# How a load says that its `delay_release` is not stated.
+_DERIVED = -1
 # For barriers and the alignment of buffers.
 MARGIN_BYTES = 4 * 1024
 
@@ -158,18 +161,45 @@ class _Expansion:
         """Allocate the rings: at the start of the block, once."""
         if not self.loads:
             return []
-        groups: dict[int, list[ops.Load]] = {}
-        automatic = self.op.stages or self._automatic_stages()
+        groups: dict[tuple[int, int], list[ops.Load]] = {}
+        longest = max(load.delay_release for load in self.loads)
+        automatic = self.op.stages or max(self._automatic_stages(), longest + 1)
         for load in self.loads:
-            groups.setdefault(load.stages or automatic, []).append(load)
+            key = (load.stages or automatic, load.delay_release)
+            groups.setdefault(key, []).append(load)
         read = {value for product in self.products for value in product.in_place}
-        fed = {s for s, loads in groups.items() if any(load.result in read for load in loads)}
-        keeps = self._reads_ahead() and min(fed) > 1
-        rings = [self._ring(s, g, s - (keeps and s in fed)) for s, g in groups.items()]
-        self.in_flight = int(keeps)
+        fed = {key for key, loads in groups.items() if any(load.result in read for load in loads)}
+        keeps = self._reads_ahead() and min(stages for stages, _ in fed) > 1
+        held = {
+            key: self._held_steps(key, loads, int(keeps and key in fed))
+            for key, loads in groups.items()
+        }
+        rings = [self._ring(key[0], loads, key[0] - held[key]) for key, loads in groups.items()]
+        self.in_flight = min((held[key] for key in fed), default=0) if keeps else 0
         self.counter = self.scheduler.allocations.add_op(ops.Counter(span=self.op.span)).result
         self.counter.hint = "copies"
         return rings
+
+    def _held_steps(self, key: tuple[int, int], loads: Sequence[ops.Load], derived: int) -> int:
+        """Return for how many steps more than its own a slot is held: as stated, or as derived."""
+        stages, stated = key
+        if stated == _DERIVED:
+            return derived
+        if stated < derived:
+            raise BadPipeline(
+                f"`delay_release={stated}` of a window that products in flight read for {derived} "
+                "step more",
+                (loads[0].span, "this window"),
+                help=f"leave it out, or state {derived}",
+            )
+        if stated >= stages:
+            raise BadPipeline(
+                f"`delay_release={stated}` takes {stated + 1} stages or more, and there are "
+                f"{stages}",
+                (loads[0].span, "this window"),
+                help="state more stages, or leave it out: it is derived",
+            )
+        return stated
 
     def _reads_ahead(self) -> bool:
         """Whether the products of a step may be in flight while those of the next are issued."""
@@ -187,6 +217,7 @@ class _Expansion:
                     shape=(stages, *load.window_type.shape),
                     dtype=load.window_type.dtype,
                     label=f"{RING_LABEL} {load.ref.hint or 'window'}",
+                    transforms=load.transforms,
                 )
             ).result
             for load in loads

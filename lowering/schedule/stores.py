@@ -64,7 +64,9 @@ def _copy_out(scheduler: BlockScheduler, op: ops.Store) -> None:
     slots = SLOTS_IN_A_LOOP if scheduler.loops else 1
     shape, label = (slots, *tile.shape), f"copies out of {op.ref.hint or 'tile'}"
     buffer = before.add_op(
-        ops.AllocSmem(span=op.span, shape=shape, dtype=tile.dtype, label=label)
+        ops.AllocSmem(
+            span=op.span, shape=shape, dtype=tile.dtype, label=label, transforms=op.transforms
+        )
     ).result
     counter = before.add_op(ops.Counter(span=op.span)).result
     buffer.hint, counter.hint = f"{op.ref.hint}_out", "stores"

@@ -33,7 +33,6 @@ from astdsl.errors import (
     KernelError,
     ShapeMismatch,
     TypeMismatch,
-    UnsupportedFeature,
 )
 from tests.witnesses import agree
 
@@ -295,7 +294,14 @@ def wrong_axes(x: In[f32, "64"], o: Out[f32, "64"]):
 
 @kernel
 def with_transforms(x: In[f32, "64"], o: Out[f32, "64"]):
-    BlockSpec((8,), lambda i: (i,), transforms=["swizzle"])
+    spec = BlockSpec((8,), lambda i: (i,), transforms=["swizzle"])
+    emit_pipeline(lambda i, a: None, grid=(8,), in_specs=[spec])(x)
+
+
+@kernel
+def wrong_tile(x: In[f32, "64"], o: Out[f32, "64"]):
+    for info in nd_loop((4, 4), tiling=(2,)):
+        o[info.local_index] = x[0]
 
 
 @kernel
@@ -309,7 +315,7 @@ def no_grid(x: In[f32, "64"], o: Out[f32, "64"]):
     [
         (wrong_count, TypeMismatch, "takes 1 refs"),
         (wrong_axes, TypeMismatch, "2 axes at 2 indices"),
-        (with_transforms, UnsupportedFeature, "transforms"),
+        (with_transforms, TypeMismatch, "`transforms` takes `TilingTransform`"),
         (no_grid, BadPipeline, "one axis or more"),
         (wrong_tile, ShapeMismatch, "2 extents of 1 or more"),
     ],

@@ -71,12 +71,16 @@ class Window(Op):
 class Load(Window):
     """Read the window as a tile; outside global memory an element is `fill`.
 
-    `stages` is the number of slots of its ring in a pipeline, 0 for that of the pipeline.
+    `stages` is the number of slots of its ring in a pipeline, 0 for that of the pipeline; a slot is
+    held for `delay_release` steps after the one that it is of, -1 for as many as its readers take.
+    `transforms` are the physical layout of slots, empty for what follows from their uses.
     """
 
     effect = READS
     fill: float | int | bool = 0
     stages: int = 0
+    delay_release: int = -1
+    transforms: tuple[Transform, ...] = ()
 
     def result_types(self) -> tuple[Type, ...]:
         return (self.window_type,)
@@ -89,10 +93,14 @@ class Prefetch(Window):
 
 
 class Store(Window):
-    """Write a tile to the window; elements outside global memory are dropped."""
+    """Write a tile to the window; elements outside global memory are dropped.
+
+    `transforms` are the physical layout of what is copied out, if it is.
+    """
 
     effect = WRITES
     value: Value
+    transforms: tuple[Transform, ...] = ()
 
     def verify(self) -> None:
         super().verify()
