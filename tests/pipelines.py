@@ -27,6 +27,9 @@ KINDS = (CARRIED, REVISITED, UPDATED, PRODUCT)
 # What stands around the pipeline of the steps: nothing, a loop, a branch.
 PLAIN, LOOP, BRANCH = "plain", "loop", "branch"
 AROUND = (PLAIN, LOOP, BRANCH)
+# How the steps of a carried tile are cut into parts: not, in so many, or with those of all tiles.
+STREAM = "stream"
+SPLITS = (0, 2, 5, STREAM)
 DEPTH = 16
 ROW_ELEMENTS = 8
 
@@ -49,6 +52,8 @@ class Case:
     shift: int
     is_inner_axis: bool
     has_tma: bool
+    load_stages: int = 0
+    split: int | str = 0
 
     @property
     def module(self) -> Module:
@@ -107,6 +112,12 @@ class _Writer:
                 (self.carried if is_carried else self.visited)(i, j, trips)
         return m.module("sums")
 
+    @property
+    def parts(self) -> dict[str, Any]:
+        """The fields of the pipeline of the steps that say how it is cut; in a loop it is not."""
+        split = self.case.split if self.case.around == PLAIN else 0
+        return {"streams": True} if split == STREAM else {"split": split}
+
     @contextmanager
     def pipeline(self, trips: list[Value]) -> Iterator[tuple[Value, ...]]:
         """Open a pipeline without carried values."""
@@ -134,7 +145,8 @@ class _Writer:
 
     def load_step(self, k: Value, row: Value, column: Value, block: tuple[int, int]) -> Value:
         return self.m.make(ops.Load, ref=self.m["x"], starts=(k, row, column), sizes=(1, *block),
-                           steps=(1, 1, 1), kept=(False, True, True))  # fmt: skip
+                           steps=(1, 1, 1), kept=(False, True, True),
+                           stages=self.case.load_stages)  # fmt: skip
 
     def product(self, row: Value, column: Value, k: Value) -> Value:
         m, (rows, columns) = self.m, self.case.block
@@ -166,7 +178,8 @@ class _Writer:
             k, total = body.args
             m.yields(m.make(ops.Add, total, self.step(i, j, k)))
         return m.make(ops.Pipeline, initial=(start,), lows=(zero,), highs=(trips,), steps=(one,),
-                      body=body.block, axes=(SEQUENTIAL,), stages=case.stages)  # fmt: skip
+                      body=body.block, axes=(SEQUENTIAL,), stages=case.stages,
+                      **self.parts)  # fmt: skip
 
     def plain(self, start: Value, write: Callable[[Value], Value]) -> Value:
         return write(start)

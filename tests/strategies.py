@@ -16,7 +16,7 @@ from astdsl.ir.dtypes import DType, boolean, f16, f32, i8, i32, i64
 from astdsl.ir.ops.control import INFERRED, SEQUENTIAL
 from astdsl.ir.types import CONDITION, INDEX, TileType, Type
 from tests.building import Maker, gmem
-from tests.pipelines import AROUND, KINDS, PRODUCT, Case
+from tests.pipelines import AROUND, KINDS, PRODUCT, SPLITS, Case
 
 # Modules of the IR: straight-line tile programs, with control flow around them, that are well
 # formed and run on any arrays of `module_arguments`.
@@ -452,6 +452,8 @@ def _cases(parts: dict[str, st.SearchStrategy[Any]]) -> st.SearchStrategy[Case]:
         shift=st.sampled_from([0, 0, 1, -3]),
         is_inner_axis=st.booleans(),
         has_tma=st.booleans(),
+        load_stages=st.sampled_from([0, 0, 1, 2, 4]),
+        split=st.sampled_from(SPLITS),
     )
 
 
