@@ -33,6 +33,12 @@ FUNCTIONS = frozenset({BuiltinFunctionType, FunctionType, MethodType, functools.
 # Where a call of ours fails whose arguments do not fit: at the call itself, or in what a builtin
 # means.
 BINDS = frozenset({__name__, "astdsl.lang.builtins"})
+# Builtins that run through what they are given, and what of it hides its values until then.
+RUNNERS = frozenset({all, any, max, min, sum})
+RUN = frozenset({
+    GeneratorType, enumerate, filter, frozenset, map, reversed, set, zip, type({}.items()),
+    type({}.keys()), type({}.values()),
+})  # fmt: skip
 MATH = frozenset({"math", "cmath", "numpy", "statistics"})
 
 
@@ -41,8 +47,9 @@ def call(session: Session, function: Any, /, *args: Any, **kwargs: Any) -> Any:
     for value in (function, *args, *kwargs.values()):
         require_usable(value)
     if type(function) in (type, BuiltinFunctionType) and function in MEANINGS:
-        # What a generator gives is seen only by running it, which the builtin does anyway.
-        args = tuple(list(x) if type(x) is GeneratorType else x for x in args)
+        # What these give is seen only by running them, which the builtin does anyway.
+        runs = RUN if function in RUNNERS else (GeneratorType,)
+        args = tuple(list(x) if type(x) in runs else x for x in args)
     if type(function) is DType:
         # As in NumPy, a dtype converts what it is called with.
         function = functools.partial(astype, dtype=function)

@@ -8,16 +8,15 @@ from __future__ import annotations
 
 import builtins
 from collections.abc import Callable, Iterable, Sequence
-from functools import partial, reduce
 from typing import Any
 
 from astdsl.errors import UnsupportedFeature
 from astdsl.ir import ops
 from astdsl.ir.core import Value
 from astdsl.ir.dtypes import FLOAT, boolean, f32, i32
-from astdsl.lang import arith, reductions, rows
+from astdsl.lang import arith, reductions
 from astdsl.lang.control import kernel_range
-from astdsl.lang.elementwise import binary, cast
+from astdsl.lang.elementwise import cast
 from astdsl.lang.leaves import tiles
 from astdsl.lang.refs import Ref
 from astdsl.lang.tracing import emit, fault
@@ -52,20 +51,6 @@ def _sum(x: Any, *others: Any, **options: Any) -> Any:
     """Return the sum of a tile's elements, or of the values in a list."""
     whole = isinstance(x, Tile)
     return reductions.sum(x, *others, **options) if whole else builtins.sum(x, *others, **options)
-
-
-def _any(x: Any, **options: Any) -> Any:
-    """Return whether any element of a tile, or any value of a list, is true."""
-    if isinstance(x, Tile):
-        return reductions.any(x, **options)
-    return reduce(partial(binary, rows.BIT_OR), map(_bool, x))
-
-
-def _all(x: Any, **options: Any) -> Any:
-    """Return whether all elements of a tile, or all values of a list, are true."""
-    if isinstance(x, Tile):
-        return reductions.all(x, **options)
-    return reduce(partial(binary, rows.BIT_AND), map(_bool, x))
 
 
 class Text(str):
@@ -149,8 +134,8 @@ MEANINGS: dict[Any, Callable[..., Any]] = {
     builtins.min: _unless_keyed(builtins.min, reductions.min),
     builtins.max: _unless_keyed(builtins.max, reductions.max),
     builtins.sum: _sum,
-    builtins.any: _any,
-    builtins.all: _all,
+    builtins.any: reductions.any,
+    builtins.all: reductions.all,
     builtins.abs: arith.abs,
     builtins.round: arith.round,
     builtins.pow: arith.pow,

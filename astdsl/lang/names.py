@@ -103,7 +103,7 @@ class BlockFunction:
         if trace is None or not trace.shared:
             return {}
         known = {id(self._cells[name]) for name in self.names.bound}
-        found = {}
+        found: dict[str, types.CellType] = {}
         for function in Snapshot(self.reached()).functions():
             cells = dict(
                 zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)

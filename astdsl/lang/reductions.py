@@ -9,8 +9,9 @@ inside one reduction is unspecified, and fixed for one compiled kernel.
 from __future__ import annotations
 
 from builtins import any as any_of
-from collections.abc import Iterable
-from functools import reduce
+from builtins import sum as sum_of
+from collections.abc import Iterable, Iterator, Mapping, Set, ValuesView
+from functools import partial, reduce
 from typing import Any
 
 from astdsl.errors import ShapeMismatch
@@ -29,6 +30,7 @@ from astdsl.ir.dtypes import (
 from astdsl.lang.arith import maximum, minimum
 from astdsl.lang.elementwise import (
     as_tile,
+    binary,
     cast,
     constant,
     expand,
@@ -39,6 +41,7 @@ from astdsl.lang.elementwise import (
 )
 from astdsl.lang.masks import clamped, inside_mask, masked
 from astdsl.lang.ragged import LOST, ZERO, Edges, HalfSpace
+from astdsl.lang.rows import BIT_AND, BIT_OR
 from astdsl.lang.shapes import normalized_axes, reshape
 from astdsl.lang.symbolic import Form
 from astdsl.lang.tracing import emit, fault
@@ -56,6 +59,8 @@ class _Row:
 
 SUM, PROD = _Row("sum", zeros_are_neutral=True), _Row("prod")
 MIN, MAX, ANY, ALL = _Row("min"), _Row("max"), _Row("any", zeros_are_neutral=True), _Row("all")
+# What is no operand but holds several.
+LISTS = (list, tuple, Set, Mapping, ValuesView, Iterator)
 IDENTITIES = {"sum": 0, "prod": 1, "any": False, "all": True}
 
 
@@ -114,8 +119,13 @@ def summable(x: object, what: str) -> Tile:
 
 
 @method("sum")
-def sum(x: object, axis: object = None, keepdims: bool = False) -> Tile:
-    """Return the sum along `axis`; of no elements 0."""
+def sum(x: Any, axis: Any = None, keepdims: bool = False) -> Any:
+    """Return the sum along `axis`; of no elements 0.
+
+    Of a list, Python's sum of its values, which begins with the second argument, if there is one.
+    """
+    if isinstance(x, LISTS):
+        return sum_of(x) if axis is None else sum_of(x, axis)
     tile = summable(x, "`sum`")
     return _reduce(SUM, tile, normalized_axes(axis, tile.ndim, "`sum`"), keepdims)
 
@@ -171,17 +181,31 @@ def _extreme(row: _Row, of_bools: _Row, x: object, axis: object, keepdims: bool)
 
 
 @method("any")
-def any(x: object, axis: object = None, keepdims: bool = False) -> Tile:
-    """Return whether any element along `axis` is true (numbers: not 0), as bool."""
+def any(x: Any, axis: object = None, keepdims: bool = False) -> Tile:
+    """Return whether any element along `axis` is true (numbers: not 0), as bool.
+
+    Of a list, whether any of its values is, by element.
+    """
+    if isinstance(x, LISTS):
+        return reduce(partial(binary, BIT_OR), map(_is_true, x), as_tile(False))
     tile = cast(as_tile(x, "`any`"), boolean)
     return _reduce(ANY, tile, normalized_axes(axis, tile.ndim, "`any`"), keepdims)
 
 
 @method("all")
-def all(x: object, axis: object = None, keepdims: bool = False) -> Tile:
-    """Return whether all elements along `axis` are true (numbers: not 0), as bool."""
+def all(x: Any, axis: object = None, keepdims: bool = False) -> Tile:
+    """Return whether all elements along `axis` are true (numbers: not 0), as bool.
+
+    Of a list, whether all of its values are, by element.
+    """
+    if isinstance(x, LISTS):
+        return reduce(partial(binary, BIT_AND), map(_is_true, x), as_tile(True))
     tile = cast(as_tile(x, "`all`"), boolean)
     return _reduce(ALL, tile, normalized_axes(axis, tile.ndim, "`all`"), keepdims)
+
+
+def _is_true(x: object) -> Tile:
+    return cast(as_tile(x, "`any` and `all`"), boolean)
 
 
 @method("mean")

@@ -88,6 +88,24 @@ def test_any_and_all_take_tiles_and_lists() -> None:
 
 
 @kernel
+def same_names(x: In[i32, "N"], o: Out[i32, "8"]):
+    t = x[...]
+    parts = {"a": t[0], "b": t[1]}
+    o[0] = astdsl.sum([t[0], t[1], 100])
+    o[1] = astdsl.sum(parts.values(), t[2])
+    o[2] = astdsl.any([t[0] > 100, t[1] < 0])
+    o[3] = astdsl.all(v > 100 for v in parts.values())
+    o[4] = astdsl.max([t[0], t[1]])
+    o[5] = any(v < 0 for v in parts.values())
+    o[6] = all({t[0] > 0})
+    o[7] = sum(map(abs, parts.values()), start=t[3])
+
+
+def test_functions_of_ours_with_the_names_of_builtins_mean_the_same() -> None:
+    assert same_names.on("reference")(X).tolist() == [98, 3, 1, 0, 7, 1, 1, 20]
+
+
+@kernel
 def rounded(x: In[f32, "N"], o: Out[f32, "N"]):
     o[...] = round(x[...])
 
