@@ -1,16 +1,18 @@
 """Vector clocks of the warps of every block: what each warp knows of the others' past.
 
 Time counts the accesses of the machine.  A warp learns of others when it passes a barrier at which
-they arrived.  The actors of a cluster are the warps of its blocks, block after block, and last the
-async proxy, learnt of through mbarriers and group waits.  Invariant: `known[b, w, a]` is a time up
-to which everything that actor `a` of block `b`'s cluster did is ordered before what warp `w` does
-next; where that is not clear it is taken as ordered.
-Source: PTX ISA 8.9 "Causality order", 8.9.3 "Synchronizes-with".
+they arrived.  The actors of a cluster (or of all blocks, where these meet in global memory) are the
+warps of its blocks, block after block, and last the async proxy, learnt of through mbarriers and
+group waits.  Invariant: `known[b, w, a]` is a time up to which everything that actor `a` did is
+ordered before what warp `w` of block `b` does next; where that is not clear it is taken as ordered.
+Source: PTX ISA 8.9 "Causality order", 8.9.3 "Synchronizes-with", 8.8 "Release and
+acquire patterns".
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, cast
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 import numpy as np
 
@@ -19,21 +21,39 @@ if TYPE_CHECKING:
     from astdsl.emulator.machine import Machine
     from astdsl.emulator.scalars import Array, BoolArray
 
-__all__ = ["Channel", "Clocks"]
+__all__ = ["SCOPES", "Channel", "Clocks", "Who", "scope_number"]
 
 _ALWAYS = 1 << 30
+# From the narrowest to the widest; `sys` is as wide as `gpu` here.
+SCOPES = ("cta", "cluster", "gpu")
+# Blocks, and the warps in them.
+Who: TypeAlias = "tuple[Array, Array]"
+
+
+def scope_number(words: Iterable[str], default: str = "gpu") -> int:
+    """Return how wide the scope is that an opcode names, as a place in `SCOPES`."""
+    found = next((word for word in words if word in SCOPES), default)
+    return SCOPES.index(found)
 
 
 class Clocks:
-    """The clocks of a machine's blocks; a stamp packs a time and an actor in one number."""
+    """The clocks of a machine's blocks; a stamp packs a time and an actor in one number.
 
-    def __init__(self, m: Machine) -> None:
+    `reach` neighbouring blocks know of each other: those of a cluster, unless told otherwise.
+    """
+
+    def __init__(self, m: Machine, reach: int | None = None) -> None:
         self._m = m
         self.n_warps = -(-m.n_threads // 32)
-        self.n_actors = m.launch.cluster_size * self.n_warps + 1
+        reach = m.launch.cluster_size if reach is None else reach
+        self.n_actors = reach * self.n_warps + 1
         self.known = np.zeros((m.n_blocks, self.n_warps, self.n_actors), np.int32)
-        # The number of each block's first warp among the actors of its cluster.
-        self.base = np.arange(m.n_blocks) % m.launch.cluster_size * self.n_warps
+        # The number of each block's first warp among the actors.
+        self.base = np.arange(m.n_blocks) % reach * self.n_warps
+        # What relaxed accesses pass on, by scope: what was known at the last fence, and what has
+        # been seen since, for the next fence.
+        self._released: dict[int, Array] = {}
+        self._seen: dict[int, Array] = {}
         rows, own = np.arange(m.n_blocks)[:, None], np.arange(self.n_warps)
         self.known[rows, own, self.actors(rows, own)] = _ALWAYS
         self._places: list[int | str] = [0]
@@ -124,16 +144,53 @@ class Clocks:
         known: Array = np.where(self.mask(lanes)[:, :, None], self.known, _ALWAYS).min(axis=1)
         return known[rows]
 
-    def know_all(self, lanes: Lanes) -> None:
-        """Let warps know everything that has happened so far: the order is not looked into."""
-        self._raise(self.mask(lanes)[:, :, None], self.now)
+    def past(self, who: Who) -> Array:
+        """Return what warps know and did, up to now."""
+        mine: Array = self.known[who]
+        mine[np.arange(len(mine)), self.actors(*who)] = self.now
+        return mine
+
+    def fence(self, lanes: Lanes, scope: int) -> None:
+        """Run a memory fence of warps: relaxed accesses before it acquire, those after release."""
+        who = cast("Who", np.nonzero(self.mask(lanes)))
+        for width in range(scope + 1):
+            if width in self._seen:
+                self.known[who] = np.maximum(self.known[who], self._seen[width][who])
+        past = self.past(who)
+        for width in range(scope + 1):
+            self._released.setdefault(width, np.zeros_like(self.known))[who] = past
+
+    def released(self, who: Who, scope: int) -> Array | None:
+        """Return what relaxed accesses of warps pass on at a scope; None if there was no fence."""
+        found = self._released.get(scope)
+        return None if found is None else found[who]
+
+    def relayed(self) -> list[tuple[str, Array]]:
+        """Return, by name, what barriers pass on besides what warps know.
+
+        A fence of one thread and the relaxed access of another, with a barrier between them, are
+        taken for the fence of the other (`__threadfence(); __syncthreads(); atomicAdd(...)`).
+        """
+        stores = (("released", self._released), ("seen", self._seen))
+        return [(f"{name} {scope}", x) for name, store in stores for scope, x in store.items()]
+
+    def relay(self, name: str) -> Array:
+        """Return what `relayed` gives by a name."""
+        kind, scope = name.split()
+        store = self._released if kind == "released" else self._seen
+        return store.setdefault(int(scope), np.zeros_like(self.known))
+
+    def has_released(self, scope: int) -> bool:
+        """Say whether any warp has executed a fence of at least this scope."""
+        return scope in self._released
+
+    def see(self, who: Who, vectors: Array, scope: int) -> None:
+        """Keep what relaxed accesses of warps have seen, for their next fence."""
+        np.maximum.at(self._seen.setdefault(scope, np.zeros_like(self.known)), who, vectors)
 
     def know_async(self, lanes: Lanes) -> None:
         """Let warps know what the async proxy has done so far: they waited for a group."""
         self.known[self.mask(lanes), -1] = self.now
-
-    def _raise(self, where: BoolArray, to: Array | int) -> None:
-        np.copyto(self.known, np.maximum(self.known, to), where=where)
 
 
 class Channel:
@@ -142,16 +199,16 @@ class Channel:
     def __init__(self, clocks: Clocks, n_blocks: int) -> None:
         self._clocks = clocks
         self._held = np.zeros((n_blocks, 1, clocks.n_actors), np.int32)
+        self._relayed: dict[str, Array] = {}
 
     def _reach(self, columns: Array) -> None:
         need = int(columns.max()) + 1
         have = self._held.shape[1]
         if need > have:
-            wider = np.zeros((len(self._held), 2 * need, self._held.shape[2]), np.int32)
-            wider[:, :have] = self._held
-            self._held = wider
+            self._held = _wider(self._held, 2 * need)
+            self._relayed = {k: _wider(held, 2 * need) for k, held in self._relayed.items()}
 
-    def _distinct(self, who: tuple[Array, Array], objects: tuple[Array, Array]) -> Any:
+    def _distinct(self, who: Who, objects: tuple[Array, Array]) -> Any:
         """Return each pair of a warp and an object once: block and warp, row and column."""
         (blocks, warps), (rows, columns) = who, objects
         n_warps, shape = self._clocks.n_warps, self._held.shape
@@ -159,22 +216,40 @@ class Channel:
         _, first = np.unique(key, return_index=True)
         return (blocks[first], warps[first]), (rows[first], columns[first])
 
-    def give(self, who: tuple[Array, Array], rows: Array, columns: Array) -> None:
-        """Add what warps know, and their own past, to the objects at which they arrive."""
+    def give(self, who: Who, rows: Array, columns: Array, *, relaxed: int | None = None) -> None:
+        """Add what warps know, and their own past, to the objects at which they arrive.
+
+        Relaxed arrivals, of a scope, add only what a fence before them has released.
+        """
         self._reach(columns)
         who, objects = self._distinct(who, (rows, columns))
         clocks = self._clocks
-        mine = clocks.known[who]
-        mine[np.arange(len(mine)), clocks.actors(*who)] = clocks.now
-        np.maximum.at(self._held, objects, mine)
+        given = clocks.past(who) if relaxed is None else clocks.released(who, relaxed)
+        if given is not None:
+            np.maximum.at(self._held, objects, given)
+        if relaxed is None:
+            for name, store in clocks.relayed():
+                held = self._relayed.setdefault(name, np.zeros_like(self._held))
+                np.maximum.at(held, objects, store[who])
 
     def give_async(self, rows: Array, columns: Array) -> None:
         """Add that the async proxy has come to now: an operation has completed there."""
         self._reach(columns)
         self._held[rows, columns, -1] = self._clocks.now
 
-    def take(self, who: tuple[Array, Array], rows: Array, columns: Array) -> None:
-        """Let warps that pass an object know what was given to it."""
+    def take(self, who: Who, rows: Array, columns: Array, *, relaxed: int | None = None) -> None:
+        """Let warps that pass an object know what was given to it; relaxed, after their fence."""
         self._reach(columns)
         who, objects = self._distinct(who, (rows, columns))
+        if relaxed is not None:
+            self._clocks.see(who, self._held[objects], relaxed)
+            return
         np.maximum.at(self._clocks.known, who, self._held[objects])
+        for name, held in self._relayed.items():
+            np.maximum.at(self._clocks.relay(name), who, held[objects])
+
+
+def _wider(held: Array, n_columns: int) -> Array:
+    wider = np.zeros((len(held), n_columns, held.shape[2]), np.int32)
+    wider[:, : held.shape[1]] = held
+    return wider

@@ -58,7 +58,7 @@ class Gathering:
 
     def __init__(self, width: int) -> None:
         self._width = width
-        self._wait = Condition(self._ready, self._describe, passed=_learn_nothing, again=True)
+        self._wait = Condition(self._ready, self._describe, again=True)
 
     def complete(self, m: Machine, lanes: Lanes) -> Lanes:
         """Return the lanes whose warp (or warpgroup) is complete; the others wait."""
@@ -101,10 +101,6 @@ def require_converged(m: Machine, lanes: Lanes) -> None:
                 f"{m.program.instructions[pc].opcode} ({m.place_text(pc)})",
                 int(lanes.index[np.argmax(split)]),
             )
-
-
-def _learn_nothing(m: Machine, lanes: Lanes) -> None:
-    """Leave the clocks alone: waiting at a `.sync` instruction orders no accesses."""
 
 
 def is_whole(m: Machine, lanes: Lanes, width: int) -> bool:

@@ -16,6 +16,7 @@ from astdsl.emulator.scalars import UNSIGNED, Array, BoolArray
 
 if TYPE_CHECKING:
     from astdsl.emulator.constancy import Constancy
+    from astdsl.emulator.global_races import GlobalRaces
     from astdsl.emulator.lanes import Lanes
     from astdsl.emulator.machine import Machine
 
@@ -89,6 +90,8 @@ class GlobalMemory:
         self._keep: list[object] = []
         # Set for a launch that loads constants: `ld.global.nc`.
         self.constancy: Constancy | None = None
+        # Set for a machine whose blocks meet in global memory.
+        self.races: GlobalRaces | None = None
 
     def add(self, allocation: Allocation) -> Allocation:
         """Add an allocation that overlaps none."""
@@ -137,10 +140,14 @@ class GlobalMemory:
         width = dtype.itemsize * count
         allocation = self._one(m, lanes, addresses, width)
         if allocation is not None:
+            if self.races is not None:
+                self.races.read(m, lanes, allocation, addresses, width)
             return _gather(allocation, addresses, dtype, count)
         values = np.empty((len(addresses), count) if count > 1 else len(addresses), dtype)
         undefined = np.zeros(len(addresses), np.bool_)
         for found, mask in self._pieces(m, lanes, addresses, width):
+            if self.races is not None:
+                self.races.read(m, lanes.where(mask), found, addresses[mask], width)
             values[mask], missing = _gather(found, addresses[mask], dtype, count)
             if missing is not None:
                 undefined[mask] = missing
@@ -154,11 +161,15 @@ class GlobalMemory:
             self._writable(m, lanes, allocation, None)
             if self.constancy is not None:
                 self.constancy.note(m, lanes, allocation, addresses, width, stores=True)
+            if self.races is not None:
+                self.races.write(m, lanes, allocation, addresses, values)
             _scatter(allocation, addresses, values, width)
             return
         pieces = self._pieces(m, lanes, addresses, width)
         for found, mask in pieces:
             self._writable(m, lanes, found, mask)
+            if self.races is not None:
+                self.races.write(m, lanes.where(mask), found, addresses[mask], values[mask])
             _scatter(found, addresses[mask], values[mask], width)
 
     def note_constant(self, m: Machine, lanes: Lanes, addresses: Array, width: int) -> None:

@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from astdsl.emulator.clocks import Channel, Clocks
+from astdsl.emulator.clocks import Clocks, Who
+from astdsl.emulator.global_races import GlobalRaces
+from astdsl.emulator.ledger import Ledger, Strength, word_keys
 from astdsl.emulator.mbarriers import BARRIER_BYTES, mbarriers_of
 from astdsl.emulator.races import SharedRaces
 
@@ -78,10 +80,13 @@ class SharedGuard:
         self._clean = np.zeros(shape, np.bool_)
         self._uses: list[_Use] = []
         self.clocks = Clocks(m)
-        self._block_barriers = Channel(self.clocks, m.n_blocks)
-        self._mbarriers = Channel(self.clocks, m.n_blocks)
-        self._cluster_barriers = Channel(self.clocks, m.n_blocks // m.launch.cluster_size)
         self.races = SharedRaces(m, self.clocks)
+        self._ledgers = [Ledger(m, self.clocks)]
+        m.memory.globals.races = GlobalRaces.of(m)
+        if m.memory.globals.races is not None:
+            self._ledgers.append(Ledger(m, m.memory.globals.races.clocks))
+        # What is accessed now is strong: no race with what is strong too.
+        self.strong = False
 
     # Ordinary accesses.
 
@@ -92,7 +97,7 @@ class SharedGuard:
             busy = self._writing[rows, offsets >> _CHUNK_SHIFT] > 0
             if busy.any():
                 raise self._collision(lanes, rows, offsets, busy, "read")
-        self.races.read(lanes, rows, offsets, width)
+        self.races.read(lanes, rows, offsets, width, strong=self.strong)
 
     def write(self, lanes: Lanes, rows: Array, offsets: Array, width: int) -> None:
         """Check an ordinary write; no proxy fence covers it yet."""
@@ -103,7 +108,7 @@ class SharedGuard:
             if busy.any():
                 raise self._collision(lanes, rows, offsets, busy, "written")
         self._clean[rows, offsets >> _CHUNK_SHIFT] = False
-        self.races.write(lanes, rows, offsets, width)
+        self.races.write(lanes, rows, offsets, width, strong=self.strong)
 
     def fence(self, lanes: Lanes) -> None:
         """Run `fence.proxy.async` of warps."""
@@ -131,47 +136,74 @@ class SharedGuard:
         """Note that bytes hold nothing, although a copy has come."""
         self._clean[rows, offsets >> _CHUNK_SHIFT] = False
 
-    # Barriers, by which warps learn of each other.
+    # Barriers, fences and words of memory, by which warps learn of each other.
 
     def arrive(self, lanes: Lanes, numbers: Array) -> None:
         """Note that warps arrive at block barriers."""
         who = self.clocks.warps(lanes)
-        self._block_barriers.give(who, who[0], numbers)
+        for ledger in self._ledgers:
+            ledger.block_barriers.give(who, who[0], numbers)
 
     def passed(self, lanes: Lanes, numbers: Array) -> None:
         """Note that warps pass block barriers."""
         who = self.clocks.warps(lanes)
-        self._block_barriers.take(who, who[0], numbers)
+        for ledger in self._ledgers:
+            ledger.block_barriers.take(who, who[0], numbers)
+        self.races.meet(who)
 
-    def arrive_cluster(self, lanes: Lanes) -> None:
+    def arrive_cluster(self, lanes: Lanes, *, relaxed: int | None = None) -> None:
         """Note that warps arrive at the barriers of their clusters."""
-        self._cluster_barriers.give(*self._at_cluster(lanes))
+        who, clusters = self._at_cluster(lanes)
+        for ledger in self._ledgers:
+            ledger.cluster_barriers.give(who, clusters, clusters * 0, relaxed=relaxed)
 
     def pass_cluster(self, lanes: Lanes) -> None:
         """Note that warps pass the barriers of their clusters."""
-        self._cluster_barriers.take(*self._at_cluster(lanes))
+        who, clusters = self._at_cluster(lanes)
+        for ledger in self._ledgers:
+            ledger.cluster_barriers.take(who, clusters, clusters * 0)
+        self.races.meet(who)
 
-    def _at_cluster(self, lanes: Lanes) -> tuple[tuple[Array, Array], Array, Array]:
+    def _at_cluster(self, lanes: Lanes) -> tuple[Who, Array]:
         who = self.clocks.warps(lanes)
-        return who, who[0] // self._m.launch.cluster_size, np.zeros(lanes.n, np.int64)
+        return who, who[0] // self._m.launch.cluster_size
 
-    def arrive_mbarrier(self, lanes: Lanes, rows: Array, offsets: Array) -> None:
+    def arrive_mbarrier(
+        self, lanes: Lanes, rows: Array, offsets: Array, *, relaxed: int | None = None
+    ) -> None:
         """Note that warps arrive at mbarriers."""
         self.races.touch(lanes, rows, offsets, BARRIER_BYTES)
-        if self._m.launch.cluster_size > 1:
-            remote = rows != self._m.block_of[lanes.sel]
-            if remote.any():
-                self.require_shown(lanes.where(remote), rows[remote], offsets[remote])
-        self._mbarriers.give(self.clocks.warps(lanes), rows, self._barriers.columns(offsets))
+        who, columns = self.clocks.warps(lanes), self._barriers.columns(offsets)
+        for ledger in self._ledgers:
+            ledger.mbarriers.give(who, rows, columns, relaxed=relaxed)
 
-    def pass_mbarrier(self, lanes: Lanes, rows: Array, offsets: Array) -> None:
+    def pass_mbarrier(
+        self, lanes: Lanes, rows: Array, offsets: Array, *, relaxed: int | None = None
+    ) -> None:
         """Note that warps have seen phases of mbarriers complete."""
         self.races.touch(lanes, rows, offsets, BARRIER_BYTES)
-        self._mbarriers.take(self.clocks.warps(lanes), rows, self._barriers.columns(offsets))
+        who, columns = self.clocks.warps(lanes), self._barriers.columns(offsets)
+        for ledger in self._ledgers:
+            ledger.mbarriers.take(who, rows, columns, relaxed=relaxed)
+        self.races.meet_whole(who)
 
     def complete_mbarrier(self, rows: Array, offsets: Array) -> None:
         """Note that an asynchronous operation has completed at mbarriers."""
-        self._mbarriers.give_async(rows, self._barriers.columns(offsets))
+        for ledger in self._ledgers:
+            ledger.mbarriers.give_async(rows, self._barriers.columns(offsets))
+
+    def fence_memory(self, lanes: Lanes, scope: int) -> None:
+        """Run a memory fence of warps."""
+        for ledger in self._ledgers:
+            ledger.clocks.fence(lanes, scope)
+
+    def signal(
+        self, lanes: Lanes, space: str, addresses: Array, strength: Strength, *, reads: bool
+    ) -> None:
+        """Note that warps read strong words, or write them, and what order that makes."""
+        keys, who = word_keys(self._m, lanes, space, addresses), self.clocks.warps(lanes)
+        for ledger in self._ledgers:
+            (ledger.take if reads else ledger.give)(who, keys, strength)
 
     # Asynchronous accesses.
 

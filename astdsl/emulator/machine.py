@@ -40,7 +40,8 @@ class Condition:
     """What blocked lanes wait for; made once per instruction, so that groups can merge on it.
 
     `ready(m, lanes)` says for each lane whether it may go on; `describe` says for the first of the
-    lanes what it waits for (barrier, phase, arrivals missing); `resume` runs on lanes that go on.
+    lanes what it waits for (barrier, phase, arrivals missing); `resume` runs on lanes that go on,
+    and `passed` tells what they have learnt of others by then.
     With `again` they execute the instruction again instead of going on to the next. `awaits` gives
     the places in shared memory of the mbarriers that they wait for.
     """
@@ -148,7 +149,9 @@ class Machine:
         self.end_hooks: list[Callable[[Lanes], None]] = []
         self.exit_checks: list[Callable[[Array, Lanes], None]] = []
         self.guard: SharedGuard | None = None
-        if launch.check and (program.is_asynchronous or memory.shared.size_bytes):
+        memory.globals.races = None
+        if launch.check and (program.is_asynchronous or memory.shared.size_bytes
+                             or program.meets_other_blocks):  # fmt: skip
             self.guard = SharedGuard(self)
         memory.guard = self.guard
 
@@ -196,11 +199,6 @@ class Machine:
         if instruction.kernel_line is None:
             return at
         return "{}:{}:{}, ".format(*instruction.kernel_line) + at
-
-    def acquire(self, lanes: Lanes) -> None:
-        """Count all that has happened as ordered before what these lanes do next."""
-        if self.guard is not None:
-            self.guard.clocks.know_all(lanes)
 
     # What control instructions may use.
 
@@ -379,9 +377,7 @@ class Machine:
                 self._add(self._blocked, group)
             if going.n:
                 self.polls = 0
-                if condition.passed is None:
-                    self.acquire(going)
-                else:
+                if condition.passed is not None:
                     condition.passed(self, going)
                 if condition.resume is not None:
                     condition.resume(self, going)

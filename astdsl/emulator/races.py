@@ -3,17 +3,20 @@
 Ordinary accesses are stamped by 4-byte word, asynchronous ones by 16-byte chunk.  Invariant: an
 access is reported only if no chain of barriers leads from the other to it; accesses narrower than a
 word are not compared with each other, since neighbours in a word may belong to different warps.
+Lanes of one warp are ordered by `bar.warp.sync` and by every barrier that they pass together (PTX
+ISA 9.7.13.2). Strong accesses, such as atomics, do not race with each other (PTX ISA 8.7).
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from astdsl.emulator.clocks import Clocks
+from astdsl.emulator.clocks import Clocks, Who
 
 if TYPE_CHECKING:
+    from astdsl.emulator.faults import DeviceFault
     from astdsl.emulator.lanes import Lanes
     from astdsl.emulator.machine import Machine
     from astdsl.emulator.scalars import Array, BoolArray
@@ -22,7 +25,24 @@ __all__ = ["SharedRaces"]
 
 WORD_BYTES = 4
 WORDS_PER_CHUNK = 4
+WARP = 32
 Index = tuple[Any, Any]
+
+
+# Instead of a lane: the warp as a whole made this.
+_EVERY_LANE = 255
+
+
+class _Stamps:
+    """The last write and read of each word: time and actor, and the lane of the warp."""
+
+    def __init__(self, shape: tuple[int, int]) -> None:
+        self.written = np.zeros(shape, np.int32)
+        self.read = np.zeros(shape, np.int32)
+        self.writer = np.zeros(shape, np.uint8)
+        self.reader = np.zeros(shape, np.uint8)
+        # When each happened last, anywhere: what every warp knows of needs no look.
+        self.newest_write = self.newest_read = 0
 
 
 class SharedRaces:
@@ -33,15 +53,16 @@ class SharedRaces:
         n, words = len(shared.data), shared.row_bytes // WORD_BYTES
         self._m = m
         self._clocks = clocks
-        self._written = np.zeros((n, words), np.int32)
-        self._read = np.zeros((n, words), np.int32)
+        self._weak = _Stamps((n, words))
+        self._strong: _Stamps | None = None
+        # When the lanes of each warp met last.
+        self._met = np.zeros(clocks.known.shape[:2], np.int32)
         # Of each chunk: the last ordinary accesses, and when the async proxy wrote or read it last.
         self.stored = np.zeros((n, words // WORDS_PER_CHUNK), np.int32)
         self._loaded = np.zeros_like(self.stored)
         self._copied = np.zeros_like(self.stored)
         self._fetched = np.zeros_like(self.stored)
-        # When each of these happened last, anywhere: what every warp knows of needs no look.
-        self._newest_write = self._newest_read = self._newest_copy = self._newest_fetch = 0
+        self._newest_copy = self._newest_fetch = 0
         # Up to when the ordinary writes of each warp of a cluster are covered by a proxy fence.
         self._size = m.launch.cluster_size
         self._covered = np.zeros((n // self._size, clocks.n_actors - 1), np.int32)
@@ -50,38 +71,93 @@ class SharedRaces:
 
     # Ordinary accesses.
 
-    def read(self, lanes: Lanes, rows: Array, offsets: Array, width: int) -> None:
+    def read(
+        self, lanes: Lanes, rows: Array, offsets: Array, width: int, *, strong: bool = False
+    ) -> None:
         """Check and note an ordinary read of `width` bytes at each place."""
         clocks = self._clocks
         floor, async_floor = clocks.floor(lanes)
-        if self._newest_write > floor:
-            place = self._words(rows, offsets, width)
-            bad = clocks.unordered(self._written[place], self._known(lanes))
-            self._check(lanes, bad, place, self._written)
+        for stamps in self._others(strong):
+            if self._is_after(stamps.newest_write, floor, lanes):
+                place = self._words(rows, offsets, width)
+                self._check(lanes, place, stamps.written, stamps.writer)
         if self._newest_copy > async_floor:
             what = ("read", (self._copied,))
             self._check_async(lanes, rows, offsets, self._known(lanes), what)
-        self._newest_read = clocks.tick()
+        mine = self._own(strong)
+        mine.newest_read = clocks.tick()
         made = clocks.stamps(*clocks.warps(lanes))
-        self._stamp(self._read, rows, offsets, width, made)
+        self._stamp(mine.read, rows, offsets, width, made)
+        self._stamp(mine.reader, rows, offsets, width, self._lane_numbers(lanes))
         self._loaded.reshape(-1)[self._chunk(rows, offsets)] = made
 
-    def write(self, lanes: Lanes, rows: Array, offsets: Array, width: int) -> None:
+    def write(
+        self, lanes: Lanes, rows: Array, offsets: Array, width: int, *, strong: bool = False
+    ) -> None:
         """Check and note an ordinary write."""
         clocks = self._clocks
         floor, async_floor = clocks.floor(lanes)
         # Two warps may write one word in any order: compilers store replicated values that way.
-        if width >= WORD_BYTES and self._newest_read > floor:
-            place = self._words(rows, offsets, width)
-            bad = clocks.unordered(self._read[place], self._known(lanes))
-            self._check(lanes, bad, place, self._read)
+        for stamps in self._others(strong):
+            if width >= WORD_BYTES and self._is_after(stamps.newest_read, floor, lanes):
+                place = self._words(rows, offsets, width)
+                self._check(lanes, place, stamps.read, stamps.reader)
         if max(self._newest_copy, self._newest_fetch) > async_floor:
             what = ("written", (self._copied, self._fetched))
             self._check_async(lanes, rows, offsets, self._known(lanes), what)
-        self._newest_write = clocks.tick()
+        mine = self._own(strong)
+        mine.newest_write = clocks.tick()
         made = clocks.stamps(*clocks.warps(lanes))
-        self._stamp(self._written, rows, offsets, width, made if width >= WORD_BYTES else made * 0)
+        kept = made if width >= WORD_BYTES else made * 0
+        self._stamp(mine.written, rows, offsets, width, kept)
+        self._stamp_writers(mine.writer, lanes, rows, offsets, width)
         self.stored.reshape(-1)[self._chunk(rows, offsets)] = made
+
+    def _stamp_writers(
+        self, writers: Array, lanes: Lanes, rows: Array, offsets: Array, width: int
+    ) -> None:
+        """Stamp words with the lanes that write them; those that several write, as all lanes'."""
+        numbers = self._lane_numbers(lanes)
+        self._stamp(writers, rows, offsets, width, numbers)
+        first = rows * writers.shape[1] + (offsets >> 2)
+        shared = writers.reshape(-1)[first] != numbers
+        if shared.any():
+            writers[self._words(rows[shared], offsets[shared], width)] = _EVERY_LANE
+
+    def _own(self, strong: bool) -> _Stamps:
+        if not strong:
+            return self._weak
+        if self._strong is None:
+            self._strong = _Stamps(self._weak.written.shape)
+        return self._strong
+
+    def _others(self, strong: bool) -> list[_Stamps]:
+        """Return the stamps of what an access may race with."""
+        return [self._weak] if strong or self._strong is None else [self._weak, self._strong]
+
+    def _lane_numbers(self, lanes: Lanes) -> Array:
+        numbers: Array = (self._m.thread_of[lanes.sel] & 31).astype(np.uint8)
+        return numbers
+
+    def meet(self, who: Who) -> None:
+        """Note that the lanes of warps have come together: their accesses are ordered."""
+        self._met[who] = self._clocks.now
+
+    def meet_whole(self, who: Who) -> None:
+        """Note the same for those warps all of whose lanes are listed."""
+        counts = np.zeros(self._met.shape, np.int64)
+        np.add.at(counts, who, 1)
+        self._met[counts >= WARP] = self._clocks.now
+
+    def _is_after(self, time: int, floor: int, lanes: Lanes) -> bool:
+        """Say whether something may not be ordered before what lanes do now."""
+        if time > floor:
+            return True
+        met = self._met
+        if lanes.contiguous:
+            span, width = cast(slice, lanes.sel), WARP * len(met)
+            return bool(time > met[:, span.start // width : (span.stop - 1) // width + 1].min())
+        return bool(time > met[self._clocks.warps(lanes)].min())
 
     def _chunk(self, rows: Array, offsets: Array) -> Array:
         """Return the place of each access's chunk among those of all blocks."""
@@ -95,8 +171,9 @@ class SharedRaces:
     def _stamp(self, times: Array, rows: Array, offsets: Array, width: int, made: Array) -> None:
         """Stamp the words of accesses; whole chunks go as one element, which NumPy does fastest."""
         if width == WORD_BYTES * WORDS_PER_CHUNK:
-            chunks = np.repeat(made, WORDS_PER_CHUNK).view(np.complex128)
-            times.reshape(-1).view(np.complex128)[self._chunk(rows, offsets)] = chunks
+            whole = np.complex128 if times.itemsize == WORD_BYTES else np.uint32
+            chunks = np.repeat(made, WORDS_PER_CHUNK).view(whole)
+            times.reshape(-1).view(whole)[self._chunk(rows, offsets)] = chunks
         elif width <= WORD_BYTES:
             times.reshape(-1)[rows * times.shape[1] + (offsets >> 2)] = made
         else:
@@ -104,17 +181,18 @@ class SharedRaces:
 
     def touch(self, lanes: Lanes, rows: Array, offsets: Array, size_bytes: int) -> None:
         """Check that memory was made ready by a warp that came before: an mbarrier's init."""
-        known = self._clocks.known[self._clocks.warps(lanes)]
         place = self._words(rows, offsets, size_bytes)
-        self._check(
-            lanes, self._clocks.unordered(self._written[place], known), place, self._written
-        )
+        self._check(lanes, place, self._weak.written, self._weak.writer, shown=True)
 
-    def made(self, lanes: Lanes, rows: Array, offsets: Array, size_bytes: int) -> None:
-        """Note that warps made an object in shared memory."""
-        self._newest_write = self._clocks.tick()
+    def made(
+        self, lanes: Lanes, rows: Array, offsets: Array, size_bytes: int, *, alone: bool = True
+    ) -> None:
+        """Note that warps made an object in shared memory, each with one lane or as a whole."""
+        self._weak.newest_write = self._clocks.tick()
         stamps = self._clocks.stamps(*self._clocks.warps(lanes))
-        self._written[self._words(rows, offsets, size_bytes)] = stamps[:, None]
+        place = self._words(rows, offsets, size_bytes)
+        self._weak.written[place] = stamps[:, None]
+        self._weak.writer[place] = self._lane_numbers(lanes)[:, None] if alone else _EVERY_LANE
 
     def _words(self, rows: Array, offsets: Array, width: int) -> tuple[Array, Array]:
         first = (offsets >> 2)[..., None]
@@ -137,7 +215,7 @@ class SharedRaces:
 
     def hidden(self, rows: Array, offsets: Array) -> BoolArray:
         """Say which mbarriers were made without a fence that shows them to others since then."""
-        stamps = self._written[rows, offsets >> 2]
+        stamps = self._weak.written[rows, offsets >> 2]
         time, actor = np.divmod(stamps, self._clocks.n_actors)
         late: BoolArray = (time > self._shown[rows // self._size, actor]) & (stamps > 0)
         return late
@@ -179,7 +257,8 @@ class SharedRaces:
         self._newest_copy = time
         if self.stored[index].any():
             self.stored[index] = 0
-            self._written.reshape(*self.stored.shape, WORDS_PER_CHUNK)[index] = 0
+            by_chunk = *self.stored.shape, WORDS_PER_CHUNK
+            self._weak.written.reshape(by_chunk)[index] = 0
 
     def _rows(self, index: Index) -> Array:
         rows = index[0]
@@ -189,20 +268,54 @@ class SharedRaces:
 
     # Reports.
 
-    def _check(self, lanes: Lanes, bad: BoolArray, place: Index, stamps: Array) -> None:
+    def _check(
+        self, lanes: Lanes, place: Index, stamps: Array, by_lane: Array, *, shown: bool = False
+    ) -> None:
+        """Fault if accesses, stamped at a place, are not ordered before those of lanes now.
+
+        With `shown` it is enough that a fence has let others see them: objects that were made.
+        """
+        made = stamps[place]
+        time, actor = np.divmod(made, self._clocks.n_actors)
+        rows, warps = self._clocks.warps(lanes)
+        known = np.take_along_axis(self._clocks.known[rows, warps], actor, axis=1)
+        if shown:
+            clusters = place[0].reshape(-1) // self._size
+            known = np.maximum(known, np.take_along_axis(self._shown[clusters], actor, axis=1))
+        bad = time > known
+        own = actor == self._clocks.actors(rows, warps)[:, None]
+        lane, other = self._lane_numbers(lanes)[:, None], by_lane[place]
+        bad |= (
+            own
+            & (time > self._met[rows, warps][:, None])
+            & (other != lane)
+            & (other != _EVERY_LANE)
+        )
         if bad.any():
             at, word = np.unravel_index(int(np.argmax(bad)), bad.shape)
-            row, column = (int(np.broadcast_to(p, bad.shape)[at, word]) for p in place)
-            time, warp = divmod(int(stamps[row, column]), self._clocks.n_actors)
-            verb = "writes" if stamps is self._written else "reads"
-            who = self._clocks.place_of(row, warp)
-            raise self._m.fault(
-                "E232",
-                f"shared memory at {WORD_BYTES * column:#x}: {who} {verb} it "
-                f"({self._clocks.place_text(time)}), and no barrier orders that before this access",
-                int(lanes.index[at]),
-                help="put a barrier between the two accesses",
-            )
+            raise self._race(lanes, place, (int(at), int(word)), made, other)
+
+    def _race(
+        self, lanes: Lanes, place: Index, at: tuple[int, int], made: Array, other: Array
+    ) -> DeviceFault:
+        row, column = (int(np.broadcast_to(p, made.shape)[at]) for p in place)
+        time, actor = divmod(int(made[at]), self._clocks.n_actors)
+        is_write = made[at] == self._weak.written[row, column] or (
+            self._strong is not None and made[at] == self._strong.written[row, column]
+        )
+        who = self._clocks.place_of(row, actor)
+        rows, warps = self._clocks.warps(lanes)
+        inside = actor == int(self._clocks.actors(rows, warps)[at[0]])
+        who = f"lane {int(other[at])} of this warp" if inside else who
+        barrier = "no `bar.warp.sync`" if inside else "no barrier"
+        return self._m.fault(
+            "E232",
+            f"shared memory at {WORD_BYTES * column:#x}: {who} {'writes' if is_write else 'reads'} "
+            f"it ({self._clocks.place_text(time)}), and {barrier} orders that before this access",
+            int(lanes.index[at[0]]),
+            help="put a `bar.warp.sync` between the two accesses" if inside
+            else "put a barrier between the two accesses",
+        )  # fmt: skip
 
     def _check_async(
         self, lanes: Lanes, rows: Array, offsets: Array, known: Array, what: tuple[str, Any]

@@ -280,13 +280,26 @@ def test_four_rows_are_scattered() -> None:
     assert (array == expected).all()
 
 
-def test_a_barrier_that_was_not_shown_to_others_is_reported() -> None:
+def made_again(count: int) -> str:
+    return f"""
+      @%p0 mbarrier.inval.shared::cta.b64 [%r2];
+      @%p0 mbarrier.init.shared::cta.b64 [%r2], {count};
+    """
+
+
+SHOW = "@%p0 fence.mbarrier_init.release.cluster;"
+RELAXED = "barrier.cluster.arrive.relaxed.aligned; barrier.cluster.wait.aligned;"
+
+
+def test_a_barrier_that_was_not_shown_to_copies_is_reported() -> None:
     tensor_map = TensorMap.of(np.zeros((32, 32), np.uint8), (8, 32))
-    for body, count in ((multicast(2, 3), 1), (ARRIVE + wait("%r2", 0), 32)):
-        other = f"""
-          @%p0 mbarrier.inval.shared::cta.b64 [%r2];
-          @%p0 mbarrier.init.shared::cta.b64 [%r2], {count};
-        """
-        fault("E259", other + SYNC + body, [tensor_map], ["map"], 512)
-        shown = other + "@%p0 fence.mbarrier_init.release.cluster;" + SYNC + body
-        launch(shown, [tensor_map], ["map"], 128)
+    body = SYNC + multicast(2, 3)
+    fault("E259", made_again(1) + body, [tensor_map], ["map"], 512)
+    launch(made_again(1) + SHOW + body, [tensor_map], ["map"], 128)
+
+
+def test_the_clusters_barrier_or_a_fence_shows_barriers_to_arrivals() -> None:
+    body = ARRIVE + wait("%r2", 0)
+    launch(made_again(32) + SYNC + body, [], [], 128)
+    launch(made_again(32) + SHOW + RELAXED + body, [], [], 128)
+    fault("E232", made_again(32) + RELAXED + body, [], [], 128)

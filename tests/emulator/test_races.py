@@ -56,9 +56,74 @@ def test_arriving_without_waiting_orders_nothing() -> None:
     fault("E232", WRITE, "bar.arrive 3, 128;", READ_OTHER)
 
 
-def test_a_flag_that_is_read_with_acquire_orders_them() -> None:
-    flag = "@%p0 st.shared.u32 [%r1 + 1024], 1; bar.sync 0;"
-    launch(flag, WRITE, "ld.acquire.cta.shared.u32 %r14, [%r1 + 1024];", READ_OTHER)
+# Each warp counts itself in at a word of shared memory, and waits until both have.
+COUNTER = "@%p0 st.shared.u32 [%r1 + 1024], 0; bar.sync 0;"
+COUNT = """
+  bar.warp.sync 0xffffffff; and.b32 %r20, %r0, 31; setp.eq.u32 %p3, %r20, 0;
+  {before} @%p3 red.{red}.shared.add.u32 [%r1 + 1024], 1;
+SPIN:
+  ld.{ld}.shared.u32 %r14, [%r1 + 1024]; setp.lt.u32 %p4, %r14, 2; @%p4 bra SPIN; {after}
+"""
+FENCES = {"before": "fence.acq_rel.cta;", "after": "fence.acq_rel.cta;"}
+NO_FENCES = {"before": "", "after": ""}
+
+
+@pytest.mark.parametrize(
+    ("red", "ld", "fences"),
+    [
+        ("release.cta", "acquire.cta", NO_FENCES),
+        ("relaxed.cta", "relaxed.cta", FENCES),
+        ("relaxed.cta", "volatile", {"before": "membar.cta;", "after": "membar.gl;"}),
+        ("relaxed.cta", "acquire.cta", {"before": "fence.sc.gpu;", "after": ""}),
+    ],
+)
+def test_a_word_with_release_and_acquire_orders_them(
+    red: str, ld: str, fences: dict[str, str]
+) -> None:
+    launch(COUNTER, WRITE, COUNT.format(red=red, ld=ld, **fences), READ_OTHER)
+
+
+@pytest.mark.parametrize(
+    ("red", "ld", "fences"),
+    [
+        ("relaxed.cta", "acquire.cta", NO_FENCES),
+        ("release.cta", "relaxed.cta", NO_FENCES),
+        ("relaxed.cta", "relaxed.cta", {"before": "", "after": "fence.acq_rel.cta;"}),
+        ("relaxed.cta", "relaxed.cta", {"before": "fence.acq_rel.cta;", "after": ""}),
+    ],
+)
+def test_a_word_without_one_of_them_orders_nothing(
+    red: str, ld: str, fences: dict[str, str]
+) -> None:
+    fault("E232", COUNTER, WRITE, COUNT.format(red=red, ld=ld, **fences), READ_OTHER)
+
+
+def test_atomics_do_not_race_with_each_other_but_with_what_is_weak() -> None:
+    count = "red.shared.add.u32 [%r1 + 1024], 1;"
+    launch(COUNTER, count, BAR, "ld.shared.u32 %r14, [%r1 + 1024];")
+    fault("E232", COUNTER, count, "ld.shared.u32 %r14, [%r1 + 1024];")
+    fault("E232", "@%p0 st.shared.u32 [%r1 + 1024], 0;", count)
+
+
+# Lanes of a warp swap words with their neighbours.
+SWAP = "xor.b32 %r5, %r3, 16; add.u32 %r5, %r1, %r5;"
+READ_NEIGHBOUR = SWAP + "ld.shared.v4.u32 {%r10, %r11, %r12, %r13}, [%r5];"
+TOGETHER = "bar.warp.sync 0xffffffff;"
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [(TOGETHER, TOGETHER), (BAR, BAR), (ARRIVE + WAIT_ALL, ARRIVE + wait("%r2 + 8", 1, "again"))],
+)
+def test_lanes_of_a_warp_are_ordered_by_what_brings_them_together(first: str, second: str) -> None:
+    launch(WRITE, first, READ_NEIGHBOUR, second, WRITE)
+
+
+def test_lanes_of_a_warp_race_with_each_other() -> None:
+    assert "of this warp writes it" in fault("E232", WRITE, READ_NEIGHBOUR)
+    text = fault("E232", WRITE, TOGETHER, READ_NEIGHBOUR, WRITE)
+    assert "of this warp reads it" in text
+    assert "bar.warp.sync" in text
 
 
 def test_replicated_values_may_be_stored_by_several_warps() -> None:

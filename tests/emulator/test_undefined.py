@@ -47,7 +47,7 @@ HARMLESS = {
     "never used": "",
     "overwritten": "mov.b32 %r0, 5; st.global.b32 [%d0], %r0;",
     "not selected": "setp.ne.s32 %p0, 0, 0; selp.b32 %r1, %r0, 3, %p0; st.global.b32 [%d0], %r1;",
-    "written first": "st.shared.b32 [sh], 3; bar.sync 0; ld.shared.b32 %r0, [sh];"
+    "written first": "bar.sync 0; st.shared.b32 [sh], 3; bar.sync 0; ld.shared.b32 %r0, [sh];"
     "st.global.b32 [%d0], %r0;",
     "in a lane that is masked": "mov.u32 %r2, %tid.x; setp.gt.u32 %p0, %r2, 99;"
     "@%p0 st.global.b32 [%d0], %r0;",

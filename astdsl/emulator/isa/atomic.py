@@ -1,7 +1,8 @@
 """`atom` and `red`: read-modify-write of memory (PTX ISA 9.7.13.5, 9.7.13.6).
 
 Invariant: lanes that meet at one address take their turns in lane order, as if alone one after the
-other; scopes and orders change nothing, since every access of the emulator is seen by all at once.
+other; scopes and orders say what the races of other accesses are judged by, no more, since every
+access of the emulator is seen by all at once.
 """
 
 from __future__ import annotations
@@ -12,8 +13,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from astdsl.emulator import numerics
+from astdsl.emulator.clocks import scope_number
 from astdsl.emulator.isa import Execute, executes
-from astdsl.emulator.isa.memory import SPACES, space_of
+from astdsl.emulator.isa.memory import SPACES, space_of, strength_of, strongly
+from astdsl.emulator.ledger import Strength
 from astdsl.emulator.scalars import UNSIGNED, Array, BoolArray, Scalar
 from astdsl.emulator.syntax import Vector
 from astdsl.emulator.undefined import mark, undefined_fault, undefined_mask
@@ -88,6 +91,7 @@ def _wide(ops: Operands, args: Any, result: Any) -> Execute:
     ops.sensitive += ops.reads
     write = ops.destination(result, "b128") if result is not None else None
     places = () if result is None else ops.registers(result)
+    strength = _strength(ops)
 
     def execute(m: Machine, lanes: Lanes) -> None:
         addresses = np.broadcast_to(address(m, lanes), lanes.n)
@@ -95,16 +99,17 @@ def _wide(ops: Operands, args: Any, result: Any) -> Execute:
         before = np.empty((lanes.n, 2), np.uint64)
         for turn in turns(addresses):
             some = Turn(lanes, turn)
-            m.acquire(some.lanes)
-            old, missing = m.memory.load(
-                m, some.lanes, space, addresses[some.at], np.dtype(np.uint64), 2
-            )
-            before[some.at] = old
-            new = operands[some.at]
-            if other is not None:
-                third = np.broadcast_to(other(m, some.lanes), old.shape)
-                new = np.where((old == new).all(axis=1)[:, None], third, old)
-            m.memory.store(m, some.lanes, space, addresses[some.at], new, missing)
+            with strongly(m):
+                old, missing = m.memory.load(
+                    m, some.lanes, space, addresses[some.at], np.dtype(np.uint64), 2
+                )
+                before[some.at] = old
+                new = operands[some.at]
+                if other is not None:
+                    third = np.broadcast_to(other(m, some.lanes), old.shape)
+                    new = np.where((old == new).all(axis=1)[:, None], third, old)
+                m.memory.store(m, some.lanes, space, addresses[some.at], new, missing)
+            _signal(m, some.lanes, space, addresses[some.at], strength)
         m.wake = True
         if write is not None:
             write(m, lanes, before)
@@ -131,6 +136,7 @@ class _Atomic:
         self.write = None if result is None else ops.destination(result, scalar.name)
         self.to = () if result is None else ops.registers(result)
         self.update = _typed(word, scalar)
+        self.strength = _strength(ops)
 
     def execute(self, m: Machine, lanes: Lanes) -> None:
         """Take turns at the addresses; give each lane the value before its turn."""
@@ -146,8 +152,6 @@ class _Atomic:
         unknown = np.zeros(lanes.n, np.bool_)
         for turn in turns(addresses):
             some = Turn(lanes, turn)
-            # Atomics are strong: no race among themselves, and what they see may be relied upon.
-            m.acquire(some.lanes)
             third = None if others is None else others[some.at]
             before[some.at], missing = self._exchange(
                 m, some.lanes, addresses[some.at], operands[some.at], third
@@ -164,13 +168,26 @@ class _Atomic:
     ) -> tuple[Array, BoolArray | None]:
         """Update distinct addresses; return what they held, and which of it is undefined."""
         dtype = UNSIGNED[self.scalar.bits]
-        raw, missing = m.memory.load(m, lanes, self.space, addresses, dtype)
-        old = _seen(raw, self.scalar)
-        new = self.update(old, operand, third)
-        stored = np.ascontiguousarray(new, self.scalar.dtype).view(dtype).reshape(-1)
-        m.acquire(lanes)
-        m.memory.store(m, lanes, self.space, addresses, stored, missing)
+        with strongly(m):
+            raw, missing = m.memory.load(m, lanes, self.space, addresses, dtype)
+            old = _seen(raw, self.scalar)
+            new = self.update(old, operand, third)
+            stored = np.ascontiguousarray(new, self.scalar.dtype).view(dtype).reshape(-1)
+            m.memory.store(m, lanes, self.space, addresses, stored, missing)
+        _signal(m, lanes, self.space, addresses, self.strength)
         return old, missing
+
+
+def _strength(ops: Operands) -> Strength:
+    """Return how an atomic orders others: relaxed, at the scope of the GPU, unless it says so."""
+    return strength_of(ops) or Strength(False, False, scope_number(ops.modifiers))
+
+
+def _signal(m: Machine, lanes: Lanes, space: str, addresses: Array, strength: Strength) -> None:
+    """Note that lanes have read and written words: they learn first, and then tell."""
+    if m.guard is not None:
+        m.guard.signal(lanes, space, addresses, strength, reads=True)
+        m.guard.signal(lanes, space, addresses, strength, reads=False)
 
 
 class Turn:

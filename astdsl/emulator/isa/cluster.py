@@ -12,6 +12,7 @@ import numpy as np
 
 from astdsl.emulator import lanes as lane_sets
 from astdsl.emulator.barriers import BlockBarriers
+from astdsl.emulator.clocks import SCOPES
 from astdsl.emulator.isa import Control, Execute, controls, executes
 from astdsl.emulator.isa.steps import value_step
 from astdsl.emulator.machine import Condition
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
     from astdsl.emulator.scalars import Array, BoolArray
 
 RANK_MASK = 0xFF << RANK_SHIFT
-_WORDS = ("cluster", "arrive", "wait", "release", "relaxed", "acquire", "aligned")
 
 
 class ClusterBarrier:
@@ -53,8 +53,8 @@ class ClusterBarrier:
 @controls("barrier.cluster.arrive")
 def prepare_arrive(ops: Operands) -> Control:
     """`barrier.cluster.arrive{.release,.relaxed}{.aligned}`: arrive and go on."""
-    ops.allow(*_WORDS)
-    relaxed = ops.has("relaxed")
+    ops.allow("cluster", "arrive", "release", "relaxed", "aligned")
+    relaxed = SCOPES.index("cluster") if ops.has("relaxed") else None
 
     def execute(m: Machine, lanes: Lanes) -> None:
         state = m.state(ClusterBarrier)
@@ -66,8 +66,8 @@ def prepare_arrive(ops: Operands) -> Control:
         state.generation[lanes.sel] = state.now(m, lanes)
         counts = state.count(m, lanes.sel)
         state.barriers.arrive(counts, 0, None, counts * 0)
-        if m.guard is not None and not relaxed:
-            m.guard.arrive_cluster(lanes)
+        if m.guard is not None:
+            m.guard.arrive_cluster(lanes, relaxed=relaxed)
         m.wake = True
 
     return execute
@@ -76,7 +76,7 @@ def prepare_arrive(ops: Operands) -> Control:
 @controls("barrier.cluster.wait")
 def prepare_wait(ops: Operands) -> Control:
     """`barrier.cluster.wait{.acquire}{.aligned}`: wait for every thread of the cluster."""
-    ops.allow(*_WORDS)
+    ops.allow("cluster", "wait", "acquire", "aligned")
 
     def execute(m: Machine, lanes: Lanes) -> Lanes:
         state = m.state(ClusterBarrier)

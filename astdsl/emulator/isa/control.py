@@ -8,6 +8,7 @@ import numpy as np
 
 from astdsl.emulator import lanes as lane_sets
 from astdsl.emulator.barriers import N_BARRIERS
+from astdsl.emulator.clocks import scope_number
 from astdsl.emulator.convergence import require_converged
 from astdsl.emulator.isa import Control, Execute, controls, executes
 from astdsl.emulator.machine import Condition
@@ -85,9 +86,32 @@ def prepare_trap(ops: Operands) -> Control:
     return execute
 
 
+_FENCE_WORDS = (
+    "sc", "acq_rel", "acquire", "release", "cta", "cluster", "gpu", "gl", "sys", "proxy", "alias",
+    "tensormap::generic", "sync_restrict::shared::cta", "sync_restrict::shared::cluster",
+)  # fmt: skip
+
+
+@executes("membar", "fence")
+def prepare_fence(ops: Operands) -> Execute:
+    """`fence{.acq_rel,.sc,.acquire,.release}.scope`, `membar.{cta,gl,sys}` (PTX ISA 9.7.13.4).
+
+    With relaxed accesses it makes what a release and an acquire are. Other proxies than the async
+    one count as generic.
+    """
+    ops.allow(*_FENCE_WORDS)
+    number = scope_number(ops.modifiers)
+    if ops.has("proxy"):
+        return lambda m, lanes: None
+
+    def execute(m: Machine, lanes: Lanes) -> None:
+        if m.guard is not None:
+            m.guard.fence_memory(lanes, number)
+
+    return execute
+
+
 @executes(
-    "membar",
-    "fence",
     "griddepcontrol",
     "nanosleep",
     "pmevent",
@@ -98,7 +122,7 @@ def prepare_trap(ops: Operands) -> Control:
     "brkpt",
 )
 def prepare_nothing(ops: Operands) -> Execute:
-    """Hints and fences: every access of the emulator is seen by all at once."""
+    """Hints: every access of the emulator is seen by all at once."""
 
     def execute(m: Machine, lanes: Lanes) -> None:
         """Do nothing."""

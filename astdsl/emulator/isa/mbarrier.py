@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 
 from astdsl.emulator import lanes as lane_sets
+from astdsl.emulator.clocks import scope_number
 from astdsl.emulator.isa import Control, Execute, controls, executes
 from astdsl.emulator.machine import Condition
 from astdsl.emulator.mbarriers import BARRIER_BYTES, BarrierMisuse, Mbarriers, mbarriers_of
@@ -106,6 +107,7 @@ def prepare_arrive(ops: Operands) -> Execute:
     place, write = barrier_place(ops, ops.args[at]), _tokens(ops)
     number = ops.source(ops.args[at + 1], "s32") if len(ops.args) > at + 1 else None
     expects, drops = ops.has("expect_tx"), ops.has("arrive_drop")
+    relaxed = _relaxed(ops)
 
     def execute(m: Machine, lanes: Lanes) -> None:
         rows, offsets = place(m, lanes)
@@ -121,7 +123,7 @@ def prepare_arrive(ops: Operands) -> Execute:
 
         tokens = use(m, lanes, act)
         if m.guard is not None:
-            m.guard.arrive_mbarrier(lanes, rows, offsets)
+            m.guard.arrive_mbarrier(lanes, rows, offsets, relaxed=relaxed)
         write(m, lanes, tokens)
 
     return execute
@@ -175,12 +177,18 @@ def _check_parity(m: Machine, lanes: Lanes, wanted: Array) -> None:
         )  # fmt: skip
 
 
-def _learner(place: Place) -> Callable[[Machine, Lanes], None]:
+def _relaxed(ops: Operands) -> int | None:
+    """Return the scope of a relaxed instruction, None of one that acquires or releases."""
+    return scope_number(ops.modifiers, "cta") if ops.has("relaxed") else None
+
+
+def _learner(ops: Operands, place: Place) -> Callable[[Machine, Lanes], None]:
     """Return what lets lanes know what was done before the phase they saw complete."""
+    relaxed = _relaxed(ops)
 
     def learn(m: Machine, lanes: Lanes) -> None:
         if m.guard is not None:
-            m.guard.pass_mbarrier(lanes, *place(m, lanes))
+            m.guard.pass_mbarrier(lanes, *place(m, lanes), relaxed=relaxed)
 
     return learn
 
@@ -189,7 +197,7 @@ def _learner(place: Place) -> Callable[[Machine, Lanes], None]:
 def prepare_test_wait(ops: Operands) -> Execute:
     """`mbarrier.test_wait{.parity}.b64 p, [addr], phase`: ask without waiting."""
     ready, place, _ = _tester(ops)
-    write, learn = ops.destination(ops.args[0], "pred"), _learner(place)
+    write, learn = ops.destination(ops.args[0], "pred"), _learner(ops, place)
 
     def execute(m: Machine, lanes: Lanes) -> None:
         passed = ready(m, lanes)
@@ -220,7 +228,7 @@ def prepare_try_wait(ops: Operands) -> Control:
     def awaits(m: Machine, lanes: Lanes) -> set[int]:
         return set(np.unique(place(m, lanes)[1]).tolist())
 
-    learn = _learner(place)
+    learn = _learner(ops, place)
     condition = Condition(ready, describe, resume, learn, awaits=awaits)
 
     def execute(m: Machine, lanes: Lanes) -> Lanes:

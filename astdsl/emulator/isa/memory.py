@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from astdsl.emulator.clocks import scope_number
 from astdsl.emulator.isa import Execute, executes
+from astdsl.emulator.ledger import Strength
 from astdsl.emulator.memory import WINDOW_SHIFT, WINDOWS
 from astdsl.emulator.operands import is_sink
 from astdsl.emulator.scalars import UNSIGNED, one_a_lane
@@ -52,10 +55,27 @@ def space_of(ops: Operands, address: Operand) -> str:
     return found[0] if found else ""
 
 
-def is_strong(ops: Operands) -> bool:
-    """Say whether an access is strong: not a race with other strong ones (PTX ISA 8.2.2)."""
+def strength_of(ops: Operands) -> Strength | None:
+    """Return how a strong access orders others; None of a weak one (PTX ISA 8.2.2, 8.7)."""
     words = ("acquire", "release", "acq_rel", "relaxed", "volatile", "mmio")
-    return any(ops.has(word) for word in words)
+    if not any(ops.has(word) for word in words):
+        return None
+    both = ops.has("acq_rel")
+    scope = scope_number(ops.modifiers)
+    return Strength(ops.has("acquire") or both, ops.has("release") or both, scope)
+
+
+@contextmanager
+def strongly(m: Machine) -> Iterator[None]:
+    """Let the accesses inside count as strong."""
+    if m.guard is None:
+        yield
+        return
+    m.guard.strong = True
+    try:
+        yield
+    finally:
+        m.guard.strong = False
 
 
 def element_count(ops: Operands) -> int:
@@ -88,11 +108,10 @@ def prepare_load(ops: Operands) -> Execute:
 
     load, parts = _loader(ops.instruction.used_bytes, scalar, count)
 
-    before = _before(ops, scalar.bytes * count)
+    load = _ordered(ops, load, scalar.bytes * count)
 
     def execute(m: Machine, lanes: Lanes) -> None:
         at = address(m, lanes)
-        before(m, lanes, at)
         values, undefined = load(m, lanes, space, at, dtype, count * words)
         if words == 2:
             values = values.reshape(-1, count, 2)
@@ -113,14 +132,24 @@ def prepare_load(ops: Operands) -> Execute:
     return execute
 
 
-def _before(ops: Operands, width: int) -> Callable[[Machine, Lanes, Array], None]:
-    """Return what a load does to the record of accesses."""
-    if is_strong(ops):
-        # A flag that another warp sets: what it did before may be relied upon from here.
-        return lambda m, lanes, at: m.acquire(lanes)
-    if ops.has("nc"):
-        return lambda m, lanes, at: m.memory.globals.note_constant(m, lanes, at, width)
-    return lambda m, lanes, at: None
+def _ordered(ops: Operands, load: Load, width: int) -> Load:
+    """Return a load that keeps the record of accesses as the instruction says."""
+    strength = strength_of(ops)
+    if strength is None and not ops.has("nc"):
+        return load
+
+    def constant(m: Machine, lanes: Lanes, space: str, at: Array, dtype: Any, count: int) -> Loaded:
+        m.memory.globals.note_constant(m, lanes, at, width)
+        return load(m, lanes, space, at, dtype, count)
+
+    def strong(m: Machine, lanes: Lanes, space: str, at: Array, dtype: Any, count: int) -> Loaded:
+        with strongly(m):
+            found = load(m, lanes, space, at, dtype, count)
+        if m.guard is not None and strength is not None:
+            m.guard.signal(lanes, space, at, strength, reads=True)
+        return found
+
+    return constant if strength is None else strong
 
 
 def _loader(used_bytes: int | None, scalar: Scalar, count: int) -> tuple[Load, list[Load]]:
@@ -199,11 +228,9 @@ def prepare_store(ops: Operands) -> Execute:
     places = tuple(ops.reads)
     dtype, words = _storage(scalar)
 
-    strong = is_strong(ops)
+    strength = strength_of(ops)
 
     def execute(m: Machine, lanes: Lanes) -> None:
-        if strong:
-            m.acquire(lanes)
         undefined = undefined_mask(m, lanes, places) if m.undefined else None
         if count == 1 and words == 1:
             values = one_a_lane(reads[0](m, lanes), lanes.n)
@@ -211,7 +238,14 @@ def prepare_store(ops: Operands) -> Execute:
             values = np.empty((lanes.n, count * words), dtype)
             for i, read in enumerate(reads):
                 values[:, i * words : (i + 1) * words] = np.reshape(read(m, lanes), (-1, words))
-        m.memory.store(m, lanes, space, address(m, lanes), values, undefined)
+        at = address(m, lanes)
+        if strength is None:
+            m.memory.store(m, lanes, space, at, values, undefined)
+            return
+        with strongly(m):
+            m.memory.store(m, lanes, space, at, values, undefined)
+        if m.guard is not None:
+            m.guard.signal(lanes, space, at, strength, reads=False)
 
     return execute
 

@@ -54,7 +54,7 @@ class _Collective:
     def __init__(self, ops: Operands) -> None:
         self.is_of_pair = ops.has("cta_group::2")
         self._gathering = Gathering(_WARP)
-        self._wait = Condition(self._paired, self._describe, passed=_learn_nothing, again=True)
+        self._wait = Condition(self._paired, self._describe, again=True)
 
     def complete(self, m: Machine, lanes: Lanes) -> Lanes:
         """Return the lanes that go on; the others wait."""
@@ -76,10 +76,6 @@ class _Collective:
 
     def _describe(self, m: Machine, lanes: Lanes) -> str:
         return "waits for a warp of the other block of its pair to execute this instruction too"
-
-
-def _learn_nothing(m: Machine, lanes: Lanes) -> None:
-    """Leave the clocks alone: allocation orders no accesses."""
 
 
 @controls("tcgen05.alloc")
@@ -146,7 +142,7 @@ def _allocate(
     # Not an ordinary store of the warp: no proxy fence is needed before the bytes are reused.
     m.memory.shared.store(rows, offsets, firsts[leaders.sel])
     if m.guard is not None:
-        m.guard.races.made(leaders, rows, offsets, 4)
+        m.guard.races.made(leaders, rows, offsets, 4, alone=False)
 
 
 @controls("tcgen05.dealloc")

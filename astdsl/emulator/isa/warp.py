@@ -368,7 +368,9 @@ def prepare_bar_warp(ops: Operands) -> Control:
     ops.allow("warp", "sync")
 
     def body(m: Machine, lanes: Lanes, warps: Warps) -> None:
-        """Being together is all."""
+        """Order what the lanes did before what they do next."""
+        if m.guard is not None:
+            m.guard.races.meet(m.guard.clocks.warps(lanes))
 
     return collective(ops, ops.args[0], body)
 
