@@ -29,6 +29,7 @@ from astdsl.lowering.layout.registers import (
     tmem_product,
     wgmma_accumulator,
 )
+from astdsl.lowering.layout.reshaping import reshaped
 from astdsl.lowering.layout.stated import stated_layout
 from astdsl.lowering.target import WGMMA, Target
 
@@ -164,6 +165,14 @@ def coalesced(tile: TileType, threads: int, order: tuple[int, ...] = ()) -> Layo
 FREE_KINDS = (ops.Constant, ops.Iota, ops.Broadcast)
 
 
+@_infers(ops.InlinePtx)
+def _inline_ptx(inference: Inference, op: ops.InlinePtx) -> None:
+    common = inference.common(op.xs)
+    for result in op.results:
+        held = isinstance(common, Layout)
+        inference.place(result, common if held else inference.default(result.tile))
+
+
 @_infers(ops.Constant, ops.Iota)
 def _made_anywhere(inference: Inference, op: Op) -> None:
     scalar = op.result.tile.shape == ()
@@ -285,18 +294,6 @@ def _reshape(inference: Inference, op: ops.Reshape) -> None:
         return
     moved = reshaped(placement, op.shape)
     inference.place(op.result, moved or inference.default(op.result.tile))
-
-
-def reshaped(layout: Layout, shape: tuple[int, ...]) -> Layout | None:
-    """Return the layout after adding or removing axes of extent 1, None for other reshapes."""
-    kept = [n for n in layout.shape if n != 1]
-    if kept != [n for n in shape if n != 1]:
-        return None
-    result = layout.without(a for a, n in enumerate(layout.shape) if n == 1)
-    for axis, extent in enumerate(shape):
-        if extent == 1:
-            result = result.expanded(axis)
-    return result
 
 
 @_infers(ops.Slice)

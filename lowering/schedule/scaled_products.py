@@ -58,16 +58,17 @@ class _Settling:
     def _scaled(self, op: ops.ScaledDot, x: Value, scale: Value, kind: DType, emit: Emit) -> Value:
         """Return the rows of an operand, (rows, k), times their scales."""
         span, (rows, depth) = op.span, x.tile.shape
-        count = depth // op.block
-        wide = emit(ops.Cast(span=span, x=x, dtype=kind)).result
+        count, blocks = depth // op.block, (rows, depth // op.block, op.block)
+        split = emit(ops.Reshape(span=span, x=x, shape=blocks)).result
+        wide = emit(ops.Cast(span=span, x=split, dtype=kind)).result
         factors = emit(ops.Cast(span=span, x=scale, dtype=kind)).result
         if scale.tile.dtype is not f8e8m0:
             factors = emit(ops.Absolute(span=span, x=factors)).result
         column = emit(ops.Reshape(span=span, x=factors, shape=(rows, count, 1))).result
-        every = emit(ops.Broadcast(span=span, x=column, shape=(rows, count, op.block))).result
-        table = emit(ops.Reshape(span=span, x=every, shape=(rows, depth))).result
-        product: Value = emit(ops.Multiply(span=span, x=wide, y=table)).result
-        return product
+        every = emit(ops.Broadcast(span=span, x=column, shape=blocks)).result
+        product = emit(ops.Multiply(span=span, x=wide, y=every)).result
+        whole: Value = emit(ops.Reshape(span=span, x=product, shape=(rows, depth))).result
+        return whole
 
     def _for_tensor_core(
         self, op: ops.ScaledDot, kind: ScaledKind, emit: Emit

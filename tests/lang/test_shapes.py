@@ -252,12 +252,6 @@ def test_products_of_integers_that_no_unit_multiplies_are_refused() -> None:
         x @ x
 
 
-@pytest.mark.parametrize("option", ["a_scale", "b_scale"])
-def test_options_of_dot_that_are_not_there_are_refused(option: str) -> None:
-    with a_trace(TileType((4, 4), f32)) as (_, x), pytest.raises(UnsupportedFeature, match=option):
-        astdsl.dot(x, x, **{option: x})
-
-
 @pytest.mark.parametrize(("dtype", "precision"), [(f32, "tf16"), (f32, 3), (f64, "tf32")])
 def test_a_precision_is_one_of_two_and_for_f32(dtype: DType, precision: object) -> None:
     with a_trace(TileType((4, 4), dtype)) as (_, x), pytest.raises(TypeMismatch, match="precision"):

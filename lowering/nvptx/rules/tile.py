@@ -12,8 +12,9 @@ from astdsl.ir import ops
 from astdsl.ir.core import Value
 from astdsl.ir.dtypes import i32 as index_type
 from astdsl.lowering.layout.conversion import part_moves, register_moves, slice_moves
-from astdsl.lowering.layout.inference import coalesced, reshaped
+from astdsl.lowering.layout.inference import coalesced
 from astdsl.lowering.layout.registers import Layout, normalised
+from astdsl.lowering.layout.reshaping import reshaped
 from astdsl.lowering.nvptx.function import (
     Emitter,
     Registers,
