@@ -1,8 +1,13 @@
 """The program `ptxas` as a process that may be started before there is a text to assemble.
 
-Its start, about ten milliseconds of loading and relocating fifty megabytes, then goes on while the
-text is being made. Most of what it does for a small kernel is to touch fresh memory, so it is asked
-to take that in large pages, by the tunables of its C library; elsewhere they mean nothing.
+Half of what it takes for a small kernel is its start: loading and relocating fifty megabytes,
+filling its tables. It is done when the program opens the text, so a process that is started early
+finds a pipe there, at whose opening it waits; when the text has been made, a file takes the pipe's
+place, for the program opens its input twice, and the text goes through the pipe. A process that
+comes late finds the file.
+
+The rest is mostly touching fresh memory, so it is asked to take that in large pages, by the
+tunables of its C library; elsewhere they mean nothing.
 
 Invariant: a process that was started is gone, and its folder with it, when the `with` block ends.
 """
@@ -10,7 +15,6 @@ Invariant: a process that was started is gone, and its folder with it, when the 
 from __future__ import annotations
 
 import os
-import re
 import subprocess
 import tempfile
 from pathlib import Path
@@ -26,8 +30,8 @@ _LARGE_PAGES = (
     f"glibc.malloc.mmap_threshold={256 << 20}",
     f"glibc.malloc.trim_threshold={1 << 30}",
 )
-# What it calls the text that it reads from its input.
-_INPUT_NAME = re.compile(r"[^\s']*tmpxft_\w+-0_stdin")
+# How often a process that has not opened its text is looked at.
+_LOOK_SECONDS = 0.002
 
 
 class AssemblyFailed(Exception):
@@ -41,7 +45,7 @@ class Ptxas:
         self._path = path
         self._target = target
         self._folder: tempfile.TemporaryDirectory[str] | None = None
-        self._process: subprocess.Popen[str] | None = None
+        self._process: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> Ptxas:
         return self
@@ -54,42 +58,83 @@ class Ptxas:
     ) -> None:
         if self._process is not None:
             self._process.kill()  # Nothing, if it has ended.
-            self._process.communicate()
+            self._process.wait()
             self._process = None
         if self._folder is not None:
             self._folder.cleanup()
 
     def start(self) -> None:
-        """Start the process, which then waits for the text."""
-        self._begin()
+        """Start the process, which gets ready and waits for the text; once."""
+        if self._process is None:
+            try:
+                os.mkfifo(self._file("kernel.ptx"))
+                os.link(self._file("kernel.ptx"), self._file("pipe"))
+            except OSError:
+                return  # Without pipes in the folder it starts when there is a text.
+            self._begin()
 
     def assemble(self, ptx: str) -> tuple[bytes, str]:
         """Return the cubin and what the assembler said. Raises AssemblyFailed."""
-        process, image = self._begin()
-        said, _ = process.communicate(ptx)
-        self._process = None
-        said = _INPUT_NAME.sub("kernel.ptx", said)
-        if process.returncode:
-            raise AssemblyFailed(said)
-        return image.read_bytes(), said
-
-    def _begin(self) -> tuple[subprocess.Popen[str], Path]:
-        if self._folder is None:
-            self._folder = tempfile.TemporaryDirectory(prefix="astdsl-")
-        image = Path(self._folder.name, "kernel.cubin")
+        text = ptx.encode()
+        self._file("text").write_bytes(text)
+        self._file("text").replace(self._file("kernel.ptx"))
         if self._process is None:
-            options = [f"-arch={self._target.name}", "-O3", "-v", "-", "-o", str(image)]
+            process = self._begin()
+        else:
+            process = self._process
+            self._hand_over(text, process)
+        code = process.wait()
+        self._process = None
+        said = self._file("said").read_text(encoding="utf-8", errors="replace")
+        said = said.replace(str(self._file("kernel.ptx")), "kernel.ptx")
+        if code:
+            raise AssemblyFailed(said)
+        return self._file("kernel.cubin").read_bytes(), said
+
+    def _hand_over(self, text: bytes, process: subprocess.Popen[bytes]) -> None:
+        """Give the text to a process that waits at the pipe; it may also find the file."""
+        while process.poll() is None:
+            try:
+                pipe = os.open(self._file("pipe"), os.O_WRONLY | os.O_NONBLOCK)
+            except OSError:  # ENXIO: nobody waits there, or not yet.
+                _wait(process, _LOOK_SECONDS)
+                continue
+            os.set_blocking(pipe, True)
+            try:
+                with os.fdopen(pipe, "wb") as waiting:
+                    waiting.write(text)
+            except BrokenPipeError:
+                pass  # It ended before it had read everything, and has said why.
+            return
+
+    def _begin(self) -> subprocess.Popen[bytes]:
+        files = [str(self._file("kernel.ptx")), "-o", str(self._file("kernel.cubin"))]
+        with self._file("said").open("wb") as said:
             # The command is a path that `find_tool` found and arguments of ours.
             self._process = subprocess.Popen(  # noqa: S603
-                [self._path, *options],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
+                [self._path, f"-arch={self._target.name}", "-O3", "-v", *files],
+                stdin=subprocess.DEVNULL,
+                stdout=said,
                 stderr=subprocess.STDOUT,
-                env=_environment(self._folder.name),
-                encoding="utf-8",
-                errors="replace",
+                env=_environment(self._folder_name),
             )
-        return self._process, image
+        return self._process
+
+    @property
+    def _folder_name(self) -> str:
+        if self._folder is None:
+            self._folder = tempfile.TemporaryDirectory(prefix="astdsl-")
+        return self._folder.name
+
+    def _file(self, name: str) -> Path:
+        return Path(self._folder_name, name)
+
+
+def _wait(process: subprocess.Popen[bytes], seconds: float) -> None:
+    try:
+        process.wait(seconds)
+    except subprocess.TimeoutExpired:
+        return
 
 
 def _environment(folder: str) -> dict[str, str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import time
 from pathlib import Path
 from typing import Any
 
@@ -25,13 +26,13 @@ def path() -> str:
 
 
 @pytest.fixture
-def started(monkeypatch: pytest.MonkeyPatch) -> list[subprocess.Popen[str]]:
+def started(monkeypatch: pytest.MonkeyPatch) -> list[subprocess.Popen[bytes]]:
     """All processes that the test starts."""
-    every: list[subprocess.Popen[str]] = []
+    every: list[subprocess.Popen[bytes]] = []
 
     popen: Any = subprocess.Popen
 
-    def begin(*arguments: Any, **options: Any) -> subprocess.Popen[str]:
+    def begin(*arguments: Any, **options: Any) -> subprocess.Popen[bytes]:
         every.append(popen(*arguments, **options))
         return every[-1]
 
@@ -40,7 +41,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[subprocess.Popen[str]]:
 
 
 def test_a_process_that_was_started_early_makes_the_same_cubin(
-    path: str, started: list[subprocess.Popen[str]]
+    path: str, started: list[subprocess.Popen[bytes]]
 ) -> None:
     with Ptxas(path, SM_90A) as late:
         expected, _ = late.assemble(EMPTY)
@@ -54,7 +55,7 @@ def test_a_process_that_was_started_early_makes_the_same_cubin(
 
 
 def test_one_that_gets_no_text_is_ended_with_its_folder(
-    path: str, started: list[subprocess.Popen[str]]
+    path: str, started: list[subprocess.Popen[bytes]]
 ) -> None:
     with Ptxas(path, SM_90A) as unused:
         unused.start()
@@ -66,19 +67,60 @@ def test_one_that_gets_no_text_is_ended_with_its_folder(
 
 
 def test_a_second_text_starts_a_second_process(
-    path: str, started: list[subprocess.Popen[str]]
+    path: str, started: list[subprocess.Popen[bytes]]
 ) -> None:
     with Ptxas(path, SM_90A) as twice:
         assert twice.assemble(EMPTY)[0] == twice.assemble(EMPTY)[0]
     assert [each.returncode for each in started] == [0, 0]
 
 
-def test_a_text_that_is_refused_is_called_kernel_ptx(path: str) -> None:
-    with (
-        pytest.raises(AssemblyFailed, match=r"ptxas kernel\.ptx, line 6; error"),
-        Ptxas(path, SM_90A) as wrong,
-    ):
-        wrong.assemble(EMPTY.replace("ret;", "no.such r1;"))
+@pytest.mark.parametrize("wait_seconds", [None, 0.0, 0.01, 0.03, 0.3])
+def test_a_text_is_taken_whenever_it_comes(
+    path: str, started: list[subprocess.Popen[bytes]], wait_seconds: float | None
+) -> None:
+    """At once, while the process gets ready, and when it waits at the pipe."""
+    long = EMPTY + "// a comment that no pipe holds at once\n" * 10_000
+    with Ptxas(path, SM_90A) as early:
+        if wait_seconds is not None:
+            early.start()
+            time.sleep(wait_seconds)
+        image, _ = early.assemble(long)
+    assert image.startswith(b"\x7fELF")
+    assert len(started) == 1
+
+
+@pytest.mark.parametrize("is_early", [True, False])
+def test_a_text_that_is_refused_is_called_kernel_ptx(path: str, is_early: bool) -> None:
+    with Ptxas(path, SM_90A) as wrong:
+        if is_early:
+            wrong.start()
+        with pytest.raises(AssemblyFailed, match=r"ptxas kernel\.ptx, line 6; error"):
+            wrong.assemble(EMPTY.replace("ret;", "no.such r1;"))
+
+
+@pytest.mark.parametrize("reads", ["", "cat < $4 > /dev/null; ", "head -c 9 < $4 > /dev/null; "])
+def test_a_process_that_ends_by_itself_is_not_waited_for(tmp_path: Path, reads: str) -> None:
+    script = tmp_path / "ptxas"
+    script.write_text(f"#!/bin/sh\n{reads}echo too bad\nexit 3\n")
+    script.chmod(0o700)
+    with Ptxas(str(script), SM_90A) as ends:
+        ends.start()
+        time.sleep(0.1)
+        with pytest.raises(AssemblyFailed, match="too bad"):
+            ends.assemble(EMPTY * 10_000)
+
+
+def test_without_pipes_the_text_starts_the_process(
+    path: str, started: list[subprocess.Popen[bytes]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(_: object) -> None:
+        raise PermissionError
+
+    monkeypatch.setattr(os, "mkfifo", refused)
+    with Ptxas(path, SM_90A) as late:
+        late.start()
+        assert not started
+        assert late.assemble(EMPTY)[0].startswith(b"\x7fELF")
 
 
 def test_tunables_of_the_user_come_after_ours(
