@@ -75,6 +75,7 @@ from astdsl.lang.bits import bitcast, random_bits
 from astdsl.lang.block_specs import BlockSpec, Element, Squeezed
 from astdsl.lang.control import parallel, pipeline, unroll
 from astdsl.lang.emitted import NDLoopInfo, emit_pipeline, nd_loop
+from astdsl.lang.inline import inline_ptx
 from astdsl.lang.layouts import Layout, layout_cast, print_layout
 from astdsl.lang.memory import (
     GMEM,

@@ -31,7 +31,7 @@ SECTIONS = {
         "astdsl.lang.unions",
     ),
     "Making and moving tiles": ("astdsl.lang.shapes", "astdsl.lang.parts", "astdsl.lang.bits"),
-    "Elementwise functions": ("astdsl.lang.arith",),
+    "Elementwise functions": ("astdsl.lang.arith", "astdsl.lang.inline"),
     "Reductions and scans": ("astdsl.lang.reductions", "astdsl.lang.scans"),
     "Products": ("astdsl.lang.tensor",),
     "Atomic operations": ("astdsl.lang.atomics",),

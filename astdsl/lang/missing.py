@@ -22,7 +22,6 @@ MISSING = {
     **dict.fromkeys(["dynamic_scheduling_loop"], _LOOP),
     **dict.fromkeys(["emit_pipeline_warp_specialized"], _LOOP),
     "ClusterBarrier": "`Barrier` is for one block",
-    "inline_ptx": "write it with the functions of astdsl",
 }
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from astdsl.errors import UnsupportedFeature
 from astdsl.ir import ops
 from astdsl.ir.core import Op
 from astdsl.ir.dtypes import BOOL, DType, f64, tf32
@@ -24,6 +25,7 @@ from astdsl.ir.evaluate.rounding import (
     round_to,
     round_to_tf32,
 )
+from astdsl.ir.evaluate.state import Frame
 from astdsl.ir.evaluate.table import Array, evaluates, full
 
 
@@ -242,6 +244,18 @@ def _cast(op: ops.Cast, x: Array) -> Array:
 @evaluates(ops.Bitcast)
 def _bitcast(op: ops.Bitcast, x: Array) -> Array:
     return np.ascontiguousarray(x).reshape(np.shape(x)).view(op.dtype.numpy)
+
+
+@evaluates(ops.InlinePtx)
+def _inline_ptx(op: ops.InlinePtx, frame: Frame) -> Any:
+    found = tuple(np.asarray(frame[v]) for v in op.meaning)
+    if len(found) < len(op.dtypes):
+        raise UnsupportedFeature(
+            "`inline_ptx` is run without PTX, and what it means is not stated",
+            (op.span, "this text"),
+            help='the device "emulator" runs PTX; or state it: `meaning=lambda x: exp2(x)`',
+        )
+    return found[0] if len(found) == 1 else found or None
 
 
 __all__ = ["BOOL", "compute", "maximum", "minimum"]

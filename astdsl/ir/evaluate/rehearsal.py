@@ -315,10 +315,17 @@ def _tensor_multiply(op: ops.TensorMultiply, frame: Frame) -> None:
     start_product(op, frame, bool(frame[op.accumulate]))
 
 
+def _inline_ptx(op: ops.InlinePtx, frame: Frame) -> Any:
+    """Take what a text gives to be unknown; what it does is not looked at."""
+    del frame
+    return _unknowns(op) if op.results else None
+
+
 _REGIONS = (ops.If, ops.For, ops.While, ops.Pipeline)
 _ACCESSES = (ops.Load, ops.Store, ops.Indexed)
 _IGNORED = (
-    ops.Assert, ops.DeviceAssert, ops.Prefetch, ops.Print, ops.PrintLayout, ops.Yield,
+    ops.Assert, ops.DeviceAssert, ops.InlinePtx, ops.Prefetch, ops.Print, ops.PrintLayout,
+    ops.Yield,
 )  # fmt: skip
 _EXACT = (
     ops.AccumulatorRead, ops.AccumulatorWrite, ops.AllocAccumulator, ops.AllocBarrier,
@@ -340,6 +347,7 @@ _WITHOUT_DATA: dict[type[Op], Callable[[Any, Frame], Any]] = {
     ops.Assert: _ignore,
     ops.Atomic: _indexed,
     ops.DeviceAssert: _ignore,
+    ops.InlinePtx: _inline_ptx,
     ops.Prefetch: _ignore,
     ops.Print: _ignore,
     ops.PrintLayout: _ignore,

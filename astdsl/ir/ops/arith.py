@@ -6,7 +6,7 @@ otherwise; broadcasting and conversion are operations of their own.
 
 from __future__ import annotations
 
-from astdsl.ir.core import Op, Value
+from astdsl.ir.core import WRITES, Op, Value
 from astdsl.ir.dtypes import DType, boolean
 from astdsl.ir.types import TileType, Type
 
@@ -250,3 +250,25 @@ class Bitcast(Elementwise):
 
     def verify(self) -> None:
         assert self.x.tile.dtype.bits == self.dtype.bits, "Bitcast: widths differ"
+
+
+class InlinePtx(Op):
+    """Run a text of PTX for each element: `$0`, ... are the results', then those of `xs`.
+
+    `meaning` is what the results are, for who runs no PTX; empty where that is not known.
+    """
+
+    effect = WRITES
+    xs: tuple[Value, ...]
+    meaning: tuple[Value, ...] = ()
+    text: str
+    shape: tuple[int, ...]
+    dtypes: tuple[DType, ...]
+
+    def result_types(self) -> tuple[Type, ...]:
+        return tuple(TileType(self.shape, dtype) for dtype in self.dtypes)
+
+    def verify(self) -> None:
+        assert all(x.tile.shape == self.shape for x in self.xs), "InlinePtx: shapes differ"
+        meant = tuple(x.type for x in self.meaning)
+        assert not meant or meant == self.result_types(), f"InlinePtx: meaning is {meant}"

@@ -6,6 +6,7 @@ from astdsl.lowering.nvptx.rules import (
     control,
     elementary,
     indexed,
+    inline,
     memory,
     reductions,
     reports,
@@ -19,6 +20,6 @@ from astdsl.lowering.nvptx.rules import (
 )
 
 FAMILIES = (
-    arith, casts, control, elementary, indexed, memory, reductions, reports, scaled, scans,
+    arith, casts, control, elementary, indexed, inline, memory, reductions, reports, scaled, scans,
     shared_dot, sync, tensor, tile, tmem,
 )  # fmt: skip

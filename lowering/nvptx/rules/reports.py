@@ -63,8 +63,9 @@ def _layout_of(emitter: Emitter, x: Value) -> str:
     """Return where the elements of a tile, an accumulator or memory on chip are."""
     if isinstance(x.type, TileType):
         placement = emitter.placements[x]
-        is_held = isinstance(placement, Layout)
-        return spelt(placement) if is_held else "made where it is used, in the layout of the use"
+        if isinstance(placement, Layout):
+            return spelt(placement)
+        return "made where it is used, in the layout of the use"
     if isinstance(x.type, RefType) and x.type.space == SMEM:
         layout = emitter.shared.layouts[x]
         extents = [n for n in x.type.shape if n is not None]

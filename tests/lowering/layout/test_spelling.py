@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -18,7 +16,7 @@ from astdsl.lowering.layout.stated import LEAST, stated_layout
 
 
 def read_back(text: str) -> StatedLayout:
-    found: Any = eval(text.replace("Layout.", "Names."), {"Names": Names})  # noqa: S307
+    found: StatedLayout = eval(text.replace("Layout.", "Names."), {"Names": Names})  # noqa: S307
     return found
 
 
