@@ -79,9 +79,11 @@ def check_budget(plan: SharedPlan, allocations: list[ops.AllocSmem], target: Tar
     if plan.total_bytes <= limit:
         return
     places = [(op.span, _buffer_note(op, plan)) for op in allocations]
+    scratch = plan.runners * plan.scratch_bytes
+    moved = f", {scratch} of them for tiles that change their layout" if scratch else ""
     raise OutOfSharedMemory(
-        f"the buffers take {plan.total_bytes} bytes of shared memory, a block of {target.name} "
-        f"has {limit}",
+        f"the buffers take {plan.total_bytes} bytes of shared memory{moved}, a block of "
+        f"{target.name} has {limit}",
         *places,
         help=_way_out(plan, allocations, limit),
     )

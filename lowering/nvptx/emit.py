@@ -26,7 +26,7 @@ from astdsl.ir.launch import (
 )
 from astdsl.ir.rewrite import free_values
 from astdsl.ir.types import RefType
-from astdsl.lowering.buffers import plan_shared
+from astdsl.lowering.buffers import check_budget, plan_shared
 from astdsl.lowering.host import HostExpressions
 from astdsl.lowering.layout.inference import infer_layouts
 from astdsl.lowering.layout.registers import splat
@@ -141,9 +141,13 @@ class _Launch:
             # Only when all is written is it known how far the scratches are apart.
             self._write(LlvmModule(), name, reports)
             self.shared.scratch_stride_bytes = self.shared.scratch_bytes
+        slots = self._write(llvm, name, reports)
+        # Only now is it known what tiles that change their layout pass through.
+        buffers = [op for op in walk(self.program) if isinstance(op, ops.AllocSmem)]
+        check_budget(self.shared, buffers, self.target)
         entry = Entry(
             name=name,
-            slots=self._write(llvm, name, reports),
+            slots=slots,
             grid=host[ops.yielded(self.launch.grid)[0]],
             threads=self.threads,
             shared_bytes=self.shared.total_bytes,
