@@ -21,7 +21,8 @@ Dims: TypeAlias = "frozenset[tuple[str, int]] | None"
 class Atom:
     """An unknown integer: a dim, an index, a number loaded from memory.
 
-    `values` are IR values that hold it, `rebuild` makes one anywhere in the kernel (dims only);
+    `values` are IR values that hold it, `rebuild` makes one anywhere in the kernel (of dims, and of
+    numbers that are the same everywhere);
     `bounds` enclose it, and so do the forms `low` and `high` where they are known; `dims` are the
     dims that it is computed from if from nothing else.
     """

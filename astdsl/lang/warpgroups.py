@@ -12,10 +12,12 @@ from typing import Any
 
 from astdsl.errors import BadPipeline, TypeMismatch, UnknownName, UnsupportedFeature, did_you_mean
 from astdsl.ir import ops
+from astdsl.ir.core import Value
 from astdsl.lang.blocks import trace_branches
 from astdsl.lang.branching import as_condition
-from astdsl.lang.indices import loop_index
+from astdsl.lang.indices import atom_of, index_value, known_index, loop_index, weak_integer
 from astdsl.lang.names import BlockFunction, BlockNames
+from astdsl.lang.symbolic import Atom, Bounds, Form
 from astdsl.lang.tracing import Grid, Trace, emit, fault, require_trace
 from astdsl.lang.values import Literal, Tile, as_operand
 
@@ -34,7 +36,7 @@ def warpgroup_id() -> Tile:
     A warpgroup is 128 CUDA threads. Errors: UnsupportedFeature.
     """
     trace = _require_warpgroups("warpgroup_id")
-    return _number(emit(ops.WarpgroupId).result, trace.warpgroups)
+    return _same_everywhere(ops.WarpgroupId, (0, trace.warpgroups - 1))
 
 
 def warp_id() -> Tile:
@@ -57,6 +59,16 @@ def _require_warpgroups(function: str) -> Trace:
             help="`@kernel(warpgroups=2)` is run by each of two warpgroups",
         )
     return trace
+
+
+def _same_everywhere(kind: type[ops.WarpgroupId | ops.Multiprocessors], bounds: Bounds) -> Tile:
+    """Return a number that is the same wherever it is asked for: windows at it are known as one."""
+
+    def rebuild() -> Value:
+        return emit(kind).result
+
+    form = Form.unknown(atom_of(kind, lambda n: Atom(n, None, bounds, rebuild=rebuild)))
+    return known_index(form, lambda: weak_integer(index_value(form), form))
 
 
 def _number(value: Any, count: int) -> Tile:
@@ -99,7 +111,7 @@ def num_sms() -> Tile:
     `nd_loop(grid, collective_axes="sm")`. A device of the target may have fewer: then some blocks
     run after others.
     """
-    return loop_index(emit(ops.Multiprocessors).result, Literal(1), Literal(_MOST), Literal(1))
+    return _same_everywhere(ops.Multiprocessors, (1, _MOST))
 
 
 def axis_index(name: object) -> Any:

@@ -63,10 +63,10 @@ def test_two_warpgroups_take_blocks_in_turn() -> None:
 @kernel(warpgroups=4)
 def four(a: In[f16, "M K"], b: In[f16, "K N"], o: Out[f32, "M N"]):
     _, k = a.shape
-    w, total = warpgroup_id(), zeros((64, 64), f32)
+    total = zeros((64, 64), f32)
     with pipeline(cdiv(k, 32), stages=2) as step:
-        total += a[tile(w, 64), tile(step, 32)] @ b[tile(step, 32), 0:64]
-    o[tile(w, 64), 0:64] = total
+        total += a[tile(warpgroup_id(), 64), tile(step, 32)] @ b[tile(step, 32), 0:64]
+    o[tile(warpgroup_id(), 64), 0:64] = total
 
 
 def test_each_of_four_warpgroups_has_its_own_columns() -> None:
