@@ -162,6 +162,8 @@ class Lowered:
             runs = f", each of {count} warpgroups by itself" if launch.per_warpgroup else ""
             yield f"blocks: {blocks} of {entry.threads} threads{runs}"
             yield f"shared memory: {entry.shared_bytes} bytes"
+            if shared.tensor_columns:
+                yield f"tensor memory: {shared.tensor_columns} columns"
             yield from _buffers(launch.body)
             yield from _products(launch.body)
             yield from (f"conversion of {found}" for found in shared.conversions)

@@ -187,6 +187,8 @@ class SharedPlan:
     runners: int = 1
     scratch_stride_bytes: int = 0
     tensor_address_bytes: int = 0
+    # What the block has of tensor memory: columns, a power of two.
+    tensor_columns: int = 0
     product_barriers_bytes: int = 0
     product_barriers: int = 0
     # Where the union that is being placed begins, and ends so far.

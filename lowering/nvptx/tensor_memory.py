@@ -89,6 +89,7 @@ def reserve(emitter: Emitter, body: Block) -> TensorMemory | None:
             help=f"{several if strides else 'take smaller blocks: '}a block of (128, n) takes n "
             "columns",
         )
+    emitter.shared.tensor_columns = allocated
     base, counter = _allocate(emitter, allocated), _counter(emitter)
     products = sum(isinstance(op, ops.MatrixMultiply) for op in walk(body))
     cells = {op.result: elements_per_cell(op) for op in found if isinstance(op, ops.AllocTmem)}

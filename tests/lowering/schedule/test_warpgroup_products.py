@@ -71,8 +71,10 @@ def four(a: In[f16, "M K"], b: In[f16, "K N"], o: Out[f32, "M N"]):
 
 def test_each_of_four_warpgroups_has_its_own_columns() -> None:
     agree(four, lambda: [A, B[:, :64]])
-    ptx = four.lower(A, B[:, :64], target="sm_100a").ptx
-    assert re.findall(r"tcgen05\.alloc.*, (\d+);", ptx) == ["256"]
+    lowered = four.lower(A, B[:, :64], target="sm_100a")
+    assert re.findall(r"tcgen05\.alloc.*, (\d+);", lowered.ptx) == ["256"]
+    assert "tensor memory: 256 columns" in lowered.explain()
+    assert "tensor memory" not in four.lower(A, B[:, :64], target="sm_90a").explain()
     (launch,) = launches_of(four, A, B[:, :64], target="sm_100a")
     (made,) = (op for op in walk(launch.body) if isinstance(op, ops.AllocAccumulator))
     assert made.per_warpgroup
