@@ -23,6 +23,7 @@ from astdsl.ir.core import Block, Op, Value, walk
 from astdsl.ir.rewrite import clone_op, replace_fields
 from astdsl.ir.types import GMEM
 from astdsl.lowering.schedule.build import Maker
+from astdsl.lowering.schedule.copies_out import slots_of, tile_bytes
 from astdsl.lowering.schedule.independence import Index, index_of
 from astdsl.lowering.schedule.reach import runs_of
 from astdsl.lowering.target import Target
@@ -86,26 +87,28 @@ class BlockScheduler:
         self.users: dict[Value, list[Op]] = defaultdict(list)
         self.written: set[Value] = set()
         self.read: set[Value] = set()
+        # How many pipelines share what is left for rings.
         self.pipelines = 0
-        # What shared memory holds besides rings: copies out, two slots each, and own buffers.
+        # What shared memory holds besides rings: slots of copies out, and own buffers.
         self.other_bytes = 0
         self._makers: list[Maker] = []
         runs = runs_of(launch)
+        repeated = set(_repeated(launch.body))
         for op in walk(launch.body):
-            self._note(op, runs[op])
+            self._note(op, runs[op], op in repeated)
 
-    def _note(self, op: Op, runs: int) -> None:
+    def _note(self, op: Op, runs: int, is_in_loop: bool) -> None:
         """Note an operation that `runs` warpgroups run, each with rings of its own."""
         for operand in op.operands:
             self.users[operand].append(op)
         if isinstance(op, ops.WRITERS) and op.ref.ref.space == GMEM:
             self.written.add(op.ref)
-            self.other_bytes += runs * _copied_out_bytes(op)
+            self.other_bytes += runs * _copied_out_bytes(op, is_in_loop)
         if isinstance(op, ops.READERS):
             self.read.add(op.ref)
         if isinstance(op, ops.AllocSmem):
             self.other_bytes += math.prod(op.shape) * op.dtype.bytes
-        self.pipelines += runs * isinstance(op, ops.Pipeline)
+        self.pipelines += runs * (isinstance(op, ops.Pipeline) and _may_have_rings(op))
 
     @property
     def maker(self) -> Maker:
@@ -233,9 +236,21 @@ def inside(block: Block) -> set[Value]:
     return found
 
 
-def _copied_out_bytes(op: Op) -> int:
-    """Return what two slots of a store's window take."""
+def _repeated(block: Block) -> Iterator[Op]:
+    """Yield the operations that stand in loops."""
+    for op in block.ops:
+        for region in op.regions:
+            yield from walk(region) if isinstance(op, ops.Loop) else _repeated(region)
+
+
+def _may_have_rings(op: ops.Pipeline) -> bool:
+    """Whether windows of global memory are loaded in the body of a pipeline."""
+    loads = (load for load in op.body.ops if isinstance(load, ops.Load))
+    return any(load.ref.ref.space == GMEM for load in loads)
+
+
+def _copied_out_bytes(op: Op, is_in_loop: bool) -> int:
+    """Return what the slots of a store's window take."""
     if not isinstance(op, ops.Store):
         return 0
-    tile = op.value.tile
-    return 2 * tile.elements * tile.dtype.bytes
+    return slots_of(op.value.tile, is_in_loop=is_in_loop) * tile_bytes(op.value.tile)

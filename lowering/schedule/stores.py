@@ -14,14 +14,9 @@ from __future__ import annotations
 from astdsl.ir import ops
 from astdsl.ir.types import GMEM
 from astdsl.lowering.schedule.block import BlockScheduler, schedules
+from astdsl.lowering.schedule.copies_out import slots_of
 from astdsl.lowering.schedule.independence import separated
 from astdsl.lowering.tensor_maps import why_not
-
-SLOTS_IN_A_LOOP = 2
-# A tile that takes more is stored from registers.
-LARGEST_SLOT_BYTES = 64 * 1024
-# So is a smaller one: the copy and its barriers cost more.
-LEAST_COPY_BYTES = 2048
 
 
 @schedules(ops.Store)
@@ -36,12 +31,13 @@ def _store(scheduler: BlockScheduler, op: ops.Store) -> None:
 def _is_asynchronous(scheduler: BlockScheduler, op: ops.Store) -> bool:
     if op.ref.ref.space != GMEM or op.ref in scheduler.read:
         return False
-    if why_not(op.ref.ref, op.sizes, op.steps) or op.value.tile.shape == ():
+    if why_not(op.ref.ref, op.sizes, op.steps):
         return False
-    if op.value.tile.elements * op.value.tile.dtype.bytes > LARGEST_SLOT_BYTES:
-        return False
-    large = op.value.tile.elements * op.value.tile.dtype.bytes >= LEAST_COPY_BYTES
-    return large and writes_once(scheduler, op)
+    return bool(_slots(scheduler, op)) and writes_once(scheduler, op)
+
+
+def _slots(scheduler: BlockScheduler, op: ops.Store) -> int:
+    return slots_of(op.value.tile, is_in_loop=bool(scheduler.loops))
 
 
 def writes_once(scheduler: BlockScheduler, op: ops.Store) -> bool:
@@ -61,7 +57,7 @@ def writes_once(scheduler: BlockScheduler, op: ops.Store) -> bool:
 
 def _copy_out(scheduler: BlockScheduler, op: ops.Store) -> None:
     tile, maker, before = op.value.tile, scheduler.maker, scheduler.allocations
-    slots = SLOTS_IN_A_LOOP if scheduler.loops else 1
+    slots = _slots(scheduler, op)
     shape, label = (slots, *tile.shape), f"copies out of {op.ref.hint or 'tile'}"
     buffer = before.add_op(
         ops.AllocSmem(

@@ -24,6 +24,7 @@ from astdsl import (
     load,
     parallel,
     pipeline,
+    spec,
     tile,
     warpgroup_id,
     zeros,
@@ -107,6 +108,39 @@ def test_operands_of_products_have_rings_of_their_own(sa: int, sb: int) -> None:
     _, b = matrices(260, 64, dtype=np.float16)
     found = agree(product, lambda: (a, b), sa=sa, sb=sb)
     np.testing.assert_array_equal(found, a.astype(np.float32) @ b.astype(np.float32))
+
+
+@kernel
+def blocks(a: In[f16, "M K"], b: In[f16, "K N"], c: Out[f32, "M N"], *, bm, bn, split=None):
+    M, K = a.shape
+    _, N = b.shape
+    with pipeline(cdiv(M, bm), cdiv(N, bn)) as (i, j):
+        acc = zeros((bm, bn), f32)
+        with pipeline(cdiv(K, 64), split=split) as k:
+            acc += a[tile(i, bm), tile(k, 64)] @ b[tile(k, 64), tile(j, bn)]
+        c[tile(i, bm), tile(j, bn)] = acc
+
+
+@pytest.mark.parametrize("split", [None, 2, "stream"])
+@pytest.mark.parametrize(("bm", "bn", "stages"), [(128, 128, 4), (128, 256, 3)])
+def test_automatic_stages_count_what_leaves_the_block_as_it_is(
+    bm: int, bn: int, stages: int, split: Any
+) -> None:
+    a, b = (spec((1024, 1024), f16) for _ in range(2))
+    schedule = blocks.lower(a, b, bm=bm, bn=bn, split=split).schedule
+    assert f"%a_ring: smem<f16[{stages}x{bm}x64]>" in schedule
+
+
+@kernel
+def doubled(x: In[f32, "T 128 128"], o: Out[f32, "T 128 128"]):
+    with pipeline(x.shape[0], axes="sequential", stages=1) as t:
+        o[t] = x[t] * 2
+
+
+def test_a_large_tile_leaves_a_loop_by_one_slot() -> None:
+    x = np.random.default_rng(4).integers(-9, 9, (4, 128, 128)).astype(np.float32)
+    np.testing.assert_array_equal(agree(doubled, lambda: (x,)), x * 2)
+    assert "%o_out: smem<f32[1x128x128]>" in doubled.lower(x).schedule
 
 
 @kernel
