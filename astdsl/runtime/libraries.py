@@ -101,11 +101,19 @@ def read_torch(tensor: Any, where: Where) -> ArrayView:
     """Describe a tensor of PyTorch, in memory of the host or of a GPU."""
     dtype = _torch_dtype(tensor.dtype)
     place = tensor.device
-    if dtype is None or place.type not in ("cpu", "cuda"):
+    dense = str(tensor.layout) == "torch.strided"
+    if dtype is None or not dense or place.type not in ("cpu", "cuda"):
+        kind = "tensor" if dense else str(tensor.layout).removeprefix("torch.") + " tensor"
         raise BadArgument(
-            f"`{where.name}` is a tensor of {tensor.dtype} on {place}",
+            f"`{where.name}` is a {kind} of {tensor.dtype} on {place}",
             where.place,
             help="kernels take dense tensors of real numbers on the CPU or a GPU of CUDA",
+        )
+    if tensor.is_neg():
+        raise BadArgument(
+            f"`{where.name}` is a view whose numbers stand negated in memory",
+            where.place,
+            help="pass `.resolve_neg()`",
         )
     if tensor.requires_grad:
         raise BadArgument(
@@ -114,8 +122,16 @@ def read_torch(tensor: Any, where: Where) -> ArrayView:
             help="pass `.detach()`, or wrap the kernel in a torch.autograd.Function",
         )
     device = None if place.type == "cpu" else place.index
+    try:
+        address = tensor.data_ptr()
+    except RuntimeError:  # A tensor of a trace, or one that wraps others.
+        raise BadArgument(
+            f"`{where.name}` is a {type(tensor).__name__} without memory of its own",
+            where.place,
+            help="call the kernel outside of `torch.compile`, `vmap` and the like",
+        ) from None
     return ArrayView(
-        tensor.data_ptr(),
+        address,
         tuple(tensor.shape),
         tensor.stride(),
         dtype,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from types import ModuleType, SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -34,12 +35,17 @@ class Tensor:
     """What the runtime asks of a tensor of PyTorch."""
 
     requires_grad = False
+    layout = "torch.strided"
+    negated = False
 
     def __init__(self, array: np.ndarray[Any, Any], dtype: str, place: str, index: int = 0) -> None:
         self.array = array
         self.shape = list(array.shape)
         self.dtype = Dtype(dtype)
         self.device = SimpleNamespace(type=place, index=index)
+
+    def is_neg(self) -> bool:
+        return self.negated
 
     def data_ptr(self) -> int:
         return int(self.array.ctypes.data)
@@ -89,6 +95,20 @@ def test_a_tensor_that_requires_a_gradient_is_refused() -> None:
     given.requires_grad = True
     with pytest.raises(BadArgument, match="requires a gradient"):
         view_of(given, X)
+
+
+@pytest.mark.usefixtures("torch")
+def test_a_tensor_whose_memory_is_not_its_numbers_is_refused() -> None:
+    sparse, negated, traced = tensor(), tensor(), tensor()
+    sparse.layout, negated.negated = "torch.sparse_coo", True
+    traced.data_ptr = Mock(side_effect=RuntimeError)
+    for given, said in (
+        (sparse, "a sparse_coo tensor of"),
+        (negated, "stand negated in memory"),
+        (traced, "a Tensor without memory of its own"),
+    ):
+        with pytest.raises(BadArgument, match=said):
+            view_of(given, X)
 
 
 @pytest.mark.usefixtures("torch")
@@ -158,3 +178,15 @@ def test_tensors_are_read_written_and_made(device: str) -> None:
     assert torch.equal(found, 2 * x)
     narrow = torch.arange(8).to(torch.bfloat16)
     assert torch.equal(negated.on(device)(narrow), -narrow)
+
+
+def test_tensors_that_pytorch_makes_are_refused_where_their_memory_is_not_their_numbers() -> None:
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed: pip install torch")
+    x, complex_ = torch.ones(32, 64), torch.ones(32, 64, dtype=torch.complex64)
+    with pytest.raises(BadArgument, match="stand negated"):
+        add.on("reference")(x, complex_.conj().imag)
+    assert torch.equal(add.on("reference")(x, complex_.conj().imag.resolve_neg()), x)
+    with pytest.raises(BadArgument, match="sparse_coo tensor"):
+        add.on("reference")(x, x.to_sparse())
+    with pytest.raises(BadArgument, match="without memory of its own"):
+        torch.func.vmap(lambda row: add.on("reference")(x, row))(torch.ones(2, 32, 64))
