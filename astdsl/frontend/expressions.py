@@ -13,7 +13,17 @@ import ast
 from collections.abc import Callable
 from typing import Any
 
-from astdsl.frontend.nodes import at, call, constant, load, place, walrus
+from astdsl.frontend import scopes
+from astdsl.frontend.nodes import (
+    at,
+    call,
+    constant,
+    function,
+    load,
+    names_tuple,
+    place,
+    walrus,
+)
 
 REFUSED = {ast.Yield: "yield", ast.YieldFrom: "yield from", ast.Await: "await"}
 
@@ -31,6 +41,23 @@ def _piece(part: ast.expr) -> ast.expr:
         return part.value
     # A format is Python's, while tracing; it refuses kernel values by itself.
     return part if isinstance(part, ast.Constant) else at(place(part), ast.JoinedStr([part]))
+
+
+def _names_of(*operands: ast.expr) -> list[ast.expr]:
+    """Return functions that close over the names that operands mention, and those they assign.
+
+    None if evaluating them changes nothing: they neither call nor assign.
+    """
+    inner = [node for operand in operands for node in ast.walk(operand)]
+    if not any(isinstance(node, ast.Call | ast.NamedExpr) for node in inner):
+        return []
+    assigned = sorted(scopes.bound(operands))
+    mentioned = sorted({*assigned, *scopes.read(operands)})
+    return [_closing_over(names) for names in (mentioned, assigned) if names]
+
+
+def _closing_over(names: list[str]) -> ast.expr:
+    return ast.Lambda(function("", [], []).args, names_tuple(names))
 
 
 class ExpressionRewriter(ast.NodeTransformer):
@@ -58,6 +85,7 @@ class ExpressionRewriter(ast.NodeTransformer):
 
     def visit_BoolOp(self, node: ast.BoolOp) -> ast.expr:
         """`and`, `or`: the next operand is evaluated if the first is a kernel value, or asks it."""
+        names = [_names_of(operand) for operand in node.values[1:]]
         self.generic_visit(node)
         if self._iterables:
             return node
@@ -65,15 +93,19 @@ class ExpressionRewriter(ast.NodeTransformer):
         if isinstance(node.op, ast.Or):
             hooks = ("__stays_open__", "__either__")
         result = node.values[0]
-        for operand in node.values[1:]:
-            result = self._joined(node, hooks, result, operand)
+        for operand, its_names in zip(node.values[1:], names, strict=True):
+            result = self._joined(node, hooks, (result, operand), its_names)
         return result
 
     def _joined(
-        self, node: ast.expr, hooks: tuple[str, str], left: ast.expr, right: ast.expr
+        self,
+        node: ast.expr,
+        hooks: tuple[str, str],
+        operands: tuple[ast.expr, ast.expr],
+        names: list[ast.expr],
     ) -> ast.expr:
-        name = self.temporary()
-        asked = call(hooks[0], walrus(name, left))
+        name, (left, right) = self.temporary(), operands
+        asked = call(hooks[0], walrus(name, left), *names)
         both = call(hooks[1], load(name), right)
         return at(place(node), ast.IfExp(asked, both, load(name)))
 
@@ -86,31 +118,35 @@ class ExpressionRewriter(ast.NodeTransformer):
 
     def visit_IfExp(self, node: ast.IfExp) -> ast.expr:
         """`x if c else y`: of a kernel condition both sides are evaluated, each in its region."""
+        names = _names_of(node.body, node.orelse)
         self.generic_visit(node)
         if self._iterables:
             return node
         name = self.temporary()
         condition = call("__choose__", node.test)
-        first = ast.IfExp(call("__then__", load(name)), node.body, constant(None))
+        first = ast.IfExp(call("__then__", load(name), *names), node.body, constant(None))
         second = ast.IfExp(call("__else__", load(name)), node.orelse, constant(None))
         return at(place(node), call("__chosen__", walrus(name, condition), first, second))
 
     def visit_Compare(self, node: ast.Compare) -> ast.expr:
         """Rewrite `a < b < c` to `a < b and b < c`; `in` asks the hook; one comparison stays."""
+        names = [_names_of(operand) for operand in node.comparators]
         self.generic_visit(node)
         if len(node.ops) == 1:
             return self._comparison(node, node.left, node.ops[0], node.comparators[0])
         if self._iterables:
             return node
         left, result = node.left, None
-        for operator, operand in zip(node.ops, node.comparators, strict=True):
+        for operator, operand, its_names in zip(node.ops, node.comparators, names, strict=True):
             right = operand
             if operand is not node.comparators[-1]:
                 name = self.temporary()
                 right = at(place(operand), walrus(name, operand))
             step = self._comparison(node, left, operator, right)
             hooks = ("__goes_on__", "__both__")
-            result = step if result is None else self._joined(node, hooks, result, step)
+            result = (
+                step if result is None else self._joined(node, hooks, (result, step), its_names)
+            )
             if right is not operand:
                 left = at(place(operand), load(name))
         assert result is not None, "a comparison has operands"

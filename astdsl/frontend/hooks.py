@@ -20,6 +20,7 @@ from astdsl.lang.blocks import call_unless, trace_branches, trace_for, trace_whi
 from astdsl.lang.branching import as_condition
 from astdsl.lang.builtins import Text, told
 from astdsl.lang.names import Watch, any_flag, require_usable, restore, states
+from astdsl.lang.operands import effects_of
 from astdsl.lang.tracing import emit, fault
 from astdsl.lang.values import Tile
 
@@ -143,27 +144,36 @@ def not_(session: Session, value: Any) -> Any:
     return branching.negated(value) if is_kernel(value) else not value
 
 
-def goes_on(session: Session, left: Any) -> bool:
+def _begin(session: Session, *names: FunctionType) -> bool:
+    """Note where an operand begins, and what the names are that it may assign."""
+    mentioned, assigned = [*names, None, None][:2]
+    session.effects.append(effects_of(mentioned, assigned) if mentioned is not None else None)
+    session.marks.append(session.trace.builder.mark())
+    return True
+
+
+def goes_on(session: Session, left: Any, *names: FunctionType) -> bool:
     """Whether the right operand of `and` is evaluated."""
-    if is_kernel(left):
-        session.marks.append(session.trace.builder.mark())
-        return True
-    return bool(left)
+    return _begin(session, *names) if is_kernel(left) else bool(left)
 
 
-def stays_open(session: Session, left: Any) -> bool:
+def stays_open(session: Session, left: Any, *names: FunctionType) -> bool:
     """Whether the right operand of `or` is evaluated."""
-    return goes_on(session, left) if is_kernel(left) else not left
+    return _begin(session, *names) if is_kernel(left) else not left
 
 
 def both(session: Session, left: Any, right: Any) -> Any:
     """`left and right`, both evaluated."""
-    return branching.both(left, session.marks.pop(), right) if is_kernel(left) else right
+    if not is_kernel(left):
+        return right
+    return branching.both(left, session.marks.pop(), right, session.effects.pop())
 
 
 def either(session: Session, left: Any, right: Any) -> Any:
     """`left or right`, both evaluated."""
-    return branching.either(left, session.marks.pop(), right) if is_kernel(left) else right
+    if not is_kernel(left):
+        return right
+    return branching.either(left, session.marks.pop(), right, session.effects.pop())
 
 
 def choose(session: Session, condition: Any) -> Any:
@@ -172,28 +182,33 @@ def choose(session: Session, condition: Any) -> Any:
     return as_condition(condition) if is_kernel(condition) else bool(condition)
 
 
-def then(session: Session, condition: Any) -> bool:
+def then(session: Session, condition: Any, *names: FunctionType) -> bool:
     """Whether the first side of a conditional expression is evaluated."""
-    if is_kernel(condition):
-        session.marks.append(session.trace.builder.mark())
-        return True
-    return bool(condition)
+    return _begin(session, *names) if is_kernel(condition) else bool(condition)
 
 
 def else_(session: Session, condition: Any) -> bool:
     """Whether the second side is evaluated; what the first one did becomes a region."""
     if is_kernel(condition):
-        session.regions.append(session.trace.builder.cut(session.marks[-1]))
+        session.sides.append(_side(session))
         return True
     return not condition
+
+
+def _side(session: Session) -> branching.Side:
+    """Return what evaluating a side did, which is taken back."""
+    effects = session.effects[-1]
+    left = effects.taken_back() if effects is not None else {}
+    return branching.Side(session.trace.builder.cut(session.marks[-1]), left)
 
 
 def chosen(session: Session, condition: Any, first: Any, second: Any) -> Any:
     """Return the value of a conditional expression."""
     if not is_kernel(condition):
         return first if condition else second
-    otherwise = session.trace.builder.cut(session.marks.pop())
-    return branching.choose(condition, session.regions.pop(), first, otherwise, second)
+    otherwise, effects = _side(session), session.effects.pop()
+    session.marks.pop()
+    return branching.choose(condition, session.sides.pop(), first, otherwise, second, effects)
 
 
 def in_(session: Session, value: Any, container: Any) -> Any:

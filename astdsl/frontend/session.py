@@ -20,7 +20,9 @@ from astdsl.frontend.nodes import place
 from astdsl.frontend.reads import Reads
 from astdsl.frontend.rewrite import Rewritten, rewrite
 from astdsl.frontend.source_text import FunctionSource, find_function
+from astdsl.lang.branching import Side
 from astdsl.lang.names import BlockFunction
+from astdsl.lang.operands import Effects
 from astdsl.lang.tracing import Trace
 from astdsl.records import dataclass, field
 from astdsl.source import NOWHERE
@@ -39,7 +41,8 @@ class Session:
     nodes: list[ast.FunctionDef] = field(default_factory=list)
     # Places in the open block where operands of conditional expressions begin, innermost last.
     marks: list[int] = field(default_factory=list)
-    regions: list[Any] = field(default_factory=list)
+    effects: list[Effects | None] = field(default_factory=list)
+    sides: list[Side] = field(default_factory=list)
     # How many kernel conditions decide whether the code that runs now is reached.
     conditions: int = 0
     _rewritten: dict[int, tuple[FunctionType, FunctionType]] = field(default_factory=dict)

@@ -30,6 +30,7 @@ from astdsl.lang.names import (
     restore,
     unchanged_objects,
 )
+from astdsl.lang.operands import Effects
 from astdsl.lang.orders import trace_order
 from astdsl.lang.tracing import Grid, emit, fault, require_trace
 from astdsl.lang.values import Literal, Tile, as_operand
@@ -203,8 +204,8 @@ def _next_test(test: BlockFunction, body: BlockFunction) -> Tile:
     if stopped is False:
         return as_condition(test.call())
     going = ~as_condition(stopped)
-    mark = require_trace("`while`").builder.mark()
-    return as_condition(both(going, mark, as_condition(test.call())))
+    mark, effects = require_trace("`while`").builder.mark(), Effects(test)
+    return as_condition(both(going, mark, as_condition(test.call()), effects))
 
 
 def _bounds(axis: Axis, what: str) -> tuple[Value, Value, Value]:

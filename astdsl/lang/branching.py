@@ -8,7 +8,7 @@ read again are not joined.
 from __future__ import annotations
 
 import types
-from collections.abc import Iterator
+from collections.abc import Container, Iterator, Mapping
 from typing import Any
 
 from astdsl.errors import BranchMismatch, KernelError, NotConstant
@@ -31,6 +31,7 @@ from astdsl.lang.names import (
     unusable,
     write_cell,
 )
+from astdsl.lang.operands import Effects
 from astdsl.lang.tracing import emit, fault, require_trace
 from astdsl.lang.values import Tile
 from astdsl.records import dataclass, replace
@@ -69,7 +70,7 @@ def call_unless(stopped: Any, block: BlockFunction) -> None:
 
 
 @dataclass(slots=True)
-class _Side:
+class Side:
     """One branch: its region, still open for conversions, and what it leaves in each name."""
 
     region: OpenBlock
@@ -92,27 +93,42 @@ def trace_branches(condition: Tile, then: BlockFunction, otherwise: BlockFunctio
 
 def _trace_side(
     block: BlockFunction | None, cells: dict[str, types.CellType], before: dict[str, Any]
-) -> _Side:
+) -> Side:
     builder = require_trace("a branch").builder
     with builder.block() as region:
         if block is None:
-            return _Side(region, before)
+            return Side(region, before)
         with unchanged_objects(block):
             block.call()
     left = states(cells)
     restore(cells, before)
-    return _Side(region, left)
+    return Side(region, left)
 
 
 def merge_sides(
     condition: Tile,
-    sides: tuple[_Side, _Side],
+    sides: tuple[Side, Side],
     cells: dict[str, types.CellType],
     after: frozenset[str],
     header: Span,
 ) -> None:
     """Emit the `If` of two traced branches, and let names hold what it leaves."""
     merge = Merge(condition, sides[0].region, sides[1].region)
+    plans = _planned(merge, sides, cells, after, header)
+    merge.finish()
+    _take(merge, plans, cells)
+
+
+def _planned(
+    merge: Merge,
+    sides: tuple[Side, Side],
+    cells: Mapping[str, types.CellType],
+    after: Container[str],
+    header: Span,
+    *,
+    may_miss: bool = False,
+) -> dict[str, Any]:
+    """Return where the merge will find each name that the sides leave with two values."""
     plans: dict[str, Any] = {}
     for name, cell in cells.items():
         x, y = sides[0].left[name], sides[1].left[name]
@@ -121,15 +137,31 @@ def merge_sides(
         elif name not in after:
             cell.cell_contents = _left_by_one(name, header)
         else:
-            plans[name] = _plan(merge, name, x, y, header)
-    merge.finish()
+            plans[name] = _plan(merge, name, x, y, header, may_miss or name == RESULT)
+    return plans
+
+
+def _take(merge: Merge, plans: Mapping[str, Any], cells: Mapping[str, types.CellType]) -> None:
     for name, plan in plans.items():
         cells[name].cell_contents = plan if type(plan) is Unusable else merge.take(plan)
 
 
-def choose(condition: Tile, then: OpenBlock, x: Any, otherwise: OpenBlock, y: Any) -> Any:
-    """Return `x if condition else y`, each computed in the region given."""
-    merge = Merge(condition, then, otherwise)
+def choose(
+    condition: Tile,
+    then: Side,
+    x: Any,
+    otherwise: Side,
+    y: Any,
+    effects: Effects | None,
+    *,
+    may_miss: bool = False,
+) -> Any:
+    """Return `x if condition else y`, each computed in the region of its side.
+
+    Names that evaluating them assigned hold what the side that is evaluated leaves; with `may_miss`
+    one that a side leaves without a value is not read where that side is the one.
+    """
+    merge = Merge(condition, then.region, otherwise.region)
     try:
         plan = merge.add("the expression", x, y)
     except Differs as found:
@@ -138,31 +170,42 @@ def choose(condition: Tile, then: OpenBlock, x: Any, otherwise: OpenBlock, y: An
             f"the conditional expression is {said(found.left)} or {said(found.right)}",
             help="both sides need one shape and dtype: convert one with `astype`",
         ) from None
+    cells = effects.cells if effects is not None else {}
+    here = require_trace("a choice").locate()
+    plans = _planned(merge, (then, otherwise), cells, cells, here, may_miss=may_miss)
     merge.finish()
+    _take(merge, plans, cells)
     return merge.take(plan)
 
 
-def both(x: Tile, mark: int, y: object) -> Any:
+def both(x: Tile, mark: int, y: object, effects: Effects | None = None) -> Any:
     """Return `x and y`; `y` was computed since `mark`, and if that acts, only where x holds."""
-    return _short_circuit(x, mark, y, x, is_and=True)
+    return _short_circuit(x, mark, y, effects, is_and=True)
 
 
-def either(x: Tile, mark: int, y: object) -> Any:
+def either(x: Tile, mark: int, y: object, effects: Effects | None = None) -> Any:
     """Return `x or y`; `y` was computed since `mark`, and if that acts, only where x fails."""
-    return _short_circuit(x, mark, y, x, is_and=False)
+    return _short_circuit(x, mark, y, effects, is_and=False)
 
 
-def _short_circuit(x: Tile, mark: int, y: object, otherwise: Tile, *, is_and: bool) -> Any:
+def _short_circuit(x: Tile, mark: int, y: object, effects: Effects | None, *, is_and: bool) -> Any:
     builder = require_trace("`and`").builder
-    effects = {op.effect for op in builder.current.ops[mark:]}
-    is_logic = is_bool(x) and is_bool(y)
-    if is_logic and effects <= {PURE, READS}:
+    acts = {op.effect for op in builder.current.ops[mark:]} - {PURE, READS}
+    before = effects.before if effects is not None else {}
+    left = effects.taken_back() if effects is not None else {}
+    # A name that held nothing before is not read where the operand is not evaluated.
+    kept = [name for name in left if before[name] is not MISSING]
+    assigns = not all(is_same(left[name], before[name]) for name in kept)
+    if is_bool(x) and is_bool(y) and not acts and not assigns:
+        if effects is not None:
+            restore(effects.cells, left)
         return x & y if is_and else x | y
-    then = builder.cut(mark)
+    then = Side(builder.cut(mark), left)
     condition = as_condition(x, "an operand of `and` or `or`")
     with builder.block() as empty:
         pass
-    return choose(condition if is_and else ~condition, then, y, empty, otherwise)
+    condition = condition if is_and else ~condition
+    return choose(condition, then, y, Side(empty, before), x, effects, may_miss=True)
 
 
 def is_bool(value: object) -> bool:
@@ -170,12 +213,12 @@ def is_bool(value: object) -> bool:
     return type(value) is bool or (type(value) is Tile and value.value.type == CONDITION)
 
 
-def _plan(merge: Merge, name: str, x: Any, y: Any, header: Span) -> Any:
+def _plan(merge: Merge, name: str, x: Any, y: Any, header: Span, may_miss: bool) -> Any:
     """Return where the merged value will be found, or what refuses the name's use."""
     for value in (x, y):
         if type(value) is Unusable:
             return value
-    if (x is MISSING or y is MISSING) and name != RESULT:
+    if (x is MISSING or y is MISSING) and not may_miss:
         return _left_by_one(name, header)
     try:
         return merge.add(name, x, y)

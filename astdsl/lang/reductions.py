@@ -27,7 +27,7 @@ from astdsl.ir.dtypes import (
     largest_value,
     smallest_value,
 )
-from astdsl.lang.arith import maximum, minimum
+from astdsl.lang.arith import all_literal, maximum, minimum
 from astdsl.lang.elementwise import (
     as_tile,
     binary,
@@ -41,7 +41,7 @@ from astdsl.lang.elementwise import (
 )
 from astdsl.lang.masks import clamped, inside_mask, masked
 from astdsl.lang.ragged import LOST, ZERO, Edges, HalfSpace
-from astdsl.lang.rows import BIT_AND, BIT_OR
+from astdsl.lang.rows import ADD, BIT_AND, BIT_OR
 from astdsl.lang.shapes import normalized_axes, reshape
 from astdsl.lang.symbolic import Form
 from astdsl.lang.tracing import emit, fault
@@ -125,7 +125,8 @@ def sum(x: Any, axis: Any = None, keepdims: bool = False) -> Any:
     Of a list, Python's sum of its values, which begins with the second argument, if there is one.
     """
     if isinstance(x, LISTS):
-        return sum_of(x) if axis is None else sum_of(x, axis)
+        values = [0 if axis is None else axis, *x]
+        return sum_of(values) if all_literal(*values) else reduce(partial(binary, ADD), values)
     tile = summable(x, "`sum`")
     return _reduce(SUM, tile, normalized_axes(axis, tile.ndim, "`sum`"), keepdims)
 
