@@ -33,7 +33,7 @@ def plan_shared(body: Block, target: Target, runners: int = 1) -> SharedPlan:
     allocations = [op for op in walk(body) if isinstance(op, ops.AllocSmem)]
     for op in walk(body):
         if isinstance(op, ops.AllocBarrier):
-            plan.place_barriers(op.result, op.count, is_own=op.per_warpgroup)
+            plan.place_barriers(op.result, op.count, owners=op.owners)
     uses = (ops.MatrixMultiply, ops.AllocTmem)
     if target.has(TCGEN05) and any(isinstance(op, uses) for op in walk(body)):
         plan.reserve_tensor_memory(product_barriers(body))
@@ -59,7 +59,7 @@ def plan_shared(body: Block, target: Target, runners: int = 1) -> SharedPlan:
 
 def _place(plan: SharedPlan, op: ops.AllocSmem, body: Block, target: Target) -> None:
     layout = _layout(op, body, target)
-    plan.place_buffer(op.result, layout, _slots(op, layout), is_own=op.per_warpgroup)
+    plan.place_buffer(op.result, layout, _slots(op, layout), owners=op.owners)
 
 
 def _require_unpadded(plan: SharedPlan, op: ops.AllocSmem) -> None:
@@ -93,7 +93,9 @@ def _buffer_note(op: ops.AllocSmem, plan: SharedPlan) -> str:
     layout = plan.layouts[op.result]
     slots = _slots(op, layout)
     each = f"{slots} x {layout.slot_bytes}" if slots > 1 else f"{layout.slot_bytes}"
-    return f"{op.label or 'buffer'}: {each} bytes"
+    count = plan.count(op.result)
+    several = f", for each of {count} warpgroups" if count > 1 else ""
+    return f"{op.label or 'buffer'}: {each} bytes{several}"
 
 
 def _way_out(plan: SharedPlan, allocations: list[ops.AllocSmem], limit: int) -> str:
@@ -102,7 +104,9 @@ def _way_out(plan: SharedPlan, allocations: list[ops.AllocSmem], limit: int) -> 
     rings = [(o, plan.layouts[o.result]) for o in allocations if o.label.startswith(RING_LABEL)]
     if not rings:
         return "smaller blocks take less"
-    sizes = [(_slots(op, layout), layout.slot_bytes) for op, layout in rings]
+    sizes = [
+        (_slots(op, layout), plan.count(op.result) * layout.slot_bytes) for op, layout in rings
+    ]
     others = plan.total_bytes - sum(slots * each for slots, each in sizes)
     for stages in range(max(slots for slots, _ in sizes) - 1, 0, -1):
         if others + sum(min(slots, stages) * each for slots, each in sizes) <= limit:

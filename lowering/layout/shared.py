@@ -173,7 +173,8 @@ class SharedPlan:
 
     offsets: dict[Value, int] = field(default_factory=dict)
     sizes: dict[Value, int] = field(default_factory=dict)
-    # Of what each who runs the program has for itself: the bytes from one's to the next one's.
+    # Of what several warpgroups have for themselves: which, and the bytes from one's to the next's.
+    owners: dict[Value, tuple[int, ...]] = field(default_factory=dict)
     strides: dict[Value, int] = field(default_factory=dict)
     layouts: dict[Value, BufferLayout] = field(default_factory=dict)
     used_bytes: int = 0
@@ -209,16 +210,16 @@ class SharedPlan:
         )
 
     def place_buffer(
-        self, value: Value, layout: BufferLayout, slots: int, *, is_own: bool = False
+        self, value: Value, layout: BufferLayout, slots: int, *, owners: tuple[int, ...] = ()
     ) -> None:
-        """Give a buffer of `slots` slots its place; with `is_own`, each runner has one."""
+        """Give a buffer of `slots` slots its place; with `owners`, each of them has one."""
         self.layouts[value] = layout
         align = alignment_bytes(layout.swizzle_bytes)
-        self._place(value, slots * layout.slot_bytes, align, is_own)
+        self._place(value, slots * layout.slot_bytes, align, owners)
 
-    def place_barriers(self, value: Value, count: int, *, is_own: bool = False) -> None:
-        """Give an array of mbarriers its place; with `is_own`, each runner has one."""
-        self._place(value, count * BARRIER_BYTES, BARRIER_BYTES, is_own)
+    def place_barriers(self, value: Value, count: int, *, owners: tuple[int, ...] = ()) -> None:
+        """Give an array of mbarriers its place; with `owners`, each of them has one."""
+        self._place(value, count * BARRIER_BYTES, BARRIER_BYTES, owners)
 
     def reserve_tensor_memory(self, barriers: int) -> None:
         """Make room for the address of tensor memory, and for `barriers` of its products.
@@ -235,13 +236,17 @@ class SharedPlan:
         # LLVM widens loads over gaps and ends, as far as the alignment that it knows.
         self.scratch_bytes = max(self.scratch_bytes, _up(size_bytes, PLAIN_ALIGN_BYTES))
 
-    def _place(self, value: Value, size_bytes: int, align: int, is_own: bool) -> None:
+    def _place(self, value: Value, size_bytes: int, align: int, owners: tuple[int, ...]) -> None:
         self.offsets[value] = _up(self.used_bytes, align)
         self.sizes[value] = size_bytes
-        if is_own:
-            self.strides[value] = _up(size_bytes, align)
-            size_bytes += (self.runners - 1) * self.strides[value]
+        if owners:
+            self.owners[value], self.strides[value] = owners, _up(size_bytes, align)
+            size_bytes += (self.count(value) - 1) * self.strides[value]
         self.used_bytes = self.offsets[value] + size_bytes
+
+    def count(self, value: Value) -> int:
+        """Return how often there is room for a value: for its owners, and who is between them."""
+        return span_of(self.owners.get(value, ()))
 
     def begin_union(self) -> None:
         """Let groups of buffers that are placed from now on lie over each other."""
@@ -259,6 +264,11 @@ class SharedPlan:
         self.used_bytes = self._union[1]
 
     def places(self, value: Value) -> list[int]:
-        """Return the offset of a value, for each runner that has one."""
+        """Return the offset of a value, for each warpgroup that has one."""
         first, stride = self.offsets[value], self.strides.get(value, 0)
-        return [first + k * stride for k in range(self.runners if stride else 1)]
+        return [first + k * stride for k in range(self.count(value))]
+
+
+def span_of(owners: tuple[int, ...]) -> int:
+    """Return how many warpgroups there are from the first owner to the last, 1 without owners."""
+    return owners[-1] - owners[0] + 1 if owners else 1

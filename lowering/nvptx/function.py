@@ -375,11 +375,18 @@ class Emitter:
 
     def shared_place(self, value: Value) -> LV:
         """Return where a buffer or an array of barriers begins: the warpgroup's if it has one."""
-        pointer, number = self.builder.shared(self.shared.offsets[value]), self.crew.number
+        pointer = self.builder.shared(self.shared.offsets[value])
         stride = self.shared.strides.get(value, 0)
-        if number is None or not stride:
+        if not stride:
             return pointer
+        number = self.number_among(self.shared.owners[value])
         return self.builder.gep("i8", pointer, self.builder.mul(number, i32(stride)))
+
+    def number_among(self, owners: Sequence[int]) -> LV:
+        """Return which of the places of some warpgroups, in their order, is this one's."""
+        number = self.crew.number
+        assert number is not None, "one of several warpgroups runs this"
+        return self.builder.sub(number, i32(owners[0])) if owners[0] else number
 
     def scratch(self, offset_bytes: int = 0) -> LV:
         """Return a place in the scratch, of which each warpgroup that runs the program has one.

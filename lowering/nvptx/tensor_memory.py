@@ -34,6 +34,13 @@ LEAST_COLUMNS = 32
 _LANE_BIT = 16
 
 
+class Own(NamedTuple):
+    """The columns of one warpgroup's buffer, and the warpgroups that have one."""
+
+    columns: int
+    owners: tuple[int, ...]
+
+
 @dataclass(slots=True)
 class TensorMemory:
     """What a kernel has of tensor memory: the address of its columns, and who has which.
@@ -75,33 +82,34 @@ def reserve(emitter: Emitter, body: Block) -> TensorMemory | None:
     found = [op for op in walk(body) if isinstance(op, (ops.AllocAccumulator, ops.AllocTmem))]
     if not found:
         return None
-    runners = emitter.shared.runners
     sizes = _sizes(found, body)
-    strides = {op.result: sizes[op.result] for op in found if _is_own(op)}
-    places, used = _places(found, body, runners)
+    owners = {op.result: _owners(op) for op in found if _owners(op)}
+    places, used = _places(found, body)
     allocated = max(LEAST_COLUMNS, 1 << (used - 1).bit_length())
     if allocated > emitter.target.tmem_columns:
-        several = f"{runners} warpgroups take smaller blocks, or let fewer of them multiply: "
+        several = "let the warpgroups take smaller blocks, or let fewer of them multiply: "
         raise TileTooLarge(
             f"the accumulators and buffers take {used} columns of tensor memory, "
             f"{emitter.target.tmem_columns} is all",
-            *((op.span, _note(op, sizes[op.result], runners)) for op in found),
-            help=f"{several if strides else 'take smaller blocks: '}a block of (128, n) takes n "
+            *((op.span, _note(op, sizes[op.result])) for op in found),
+            help=f"{several if owners else 'take smaller blocks: '}a block of (128, n) takes n "
             "columns",
         )
     emitter.shared.tensor_columns = allocated
     base, counter = _allocate(emitter, allocated), _counter(emitter)
     products = sum(isinstance(op, ops.MatrixMultiply) for op in walk(body))
     cells = {op.result: elements_per_cell(op) for op in found if isinstance(op, ops.AllocTmem)}
-    return TensorMemory(base, places, strides, allocated, counter, products, cells)
+    own = {value: Own(sizes[value], each) for value, each in owners.items()}
+    return TensorMemory(base, places, own, allocated, counter, products, cells)
 
 
-def _is_own(op: ops.AllocAccumulator | ops.AllocTmem) -> bool:
-    return isinstance(op, ops.AllocAccumulator) and op.per_warpgroup
+def _owners(op: ops.AllocAccumulator | ops.AllocTmem) -> tuple[int, ...]:
+    return op.owners if isinstance(op, ops.AllocAccumulator) else ()
 
 
-def _note(op: ops.AllocAccumulator | ops.AllocTmem, columns: int, runners: int) -> str:
-    return f"{f'{runners} x ' if _is_own(op) else ''}{columns} columns"
+def _note(op: ops.AllocAccumulator | ops.AllocTmem, columns: int) -> str:
+    count = span_of(_owners(op))
+    return f"{f'{count} x ' if count > 1 else ''}{columns} columns"
 
 
 def _sizes(found: Sequence[ops.AllocAccumulator | ops.AllocTmem], body: Block) -> dict[Value, int]:
@@ -119,7 +127,7 @@ def _places(
 ) -> tuple[dict[Value, int], int]:
     """Return the first column of each buffer, and how many all take; those of a union share."""
     sizes = _sizes(found, body)
-    columns = {op.result: sizes[op.result] * (runners if _is_own(op) else 1) for op in found}
+    columns = {op.result: sizes[op.result] * span_of(_owners(op)) for op in found}
     unions = [op for op in walk(body) if isinstance(op, ops.Overlap) and op.refs[0] in columns]
     regions = [union.groups() for union in unions]
     taken = {value for groups in regions for group in groups for value in group}
@@ -195,10 +203,10 @@ def address(emitter: Emitter, accumulator: Value) -> LV:
     """Return the address of an accumulator's lane 0, column 0: the warpgroup's if it has one."""
     builder, memory = emitter.builder, memory_of(emitter)
     first = builder.add(memory.base, i32(memory.columns[accumulator]))
-    number, stride = emitter.crew.number, memory.strides.get(accumulator, 0)
-    if number is None or not stride:
+    own = memory.own.get(accumulator)
+    if own is None:
         return first
-    return builder.add(first, builder.mul(number, i32(stride)))
+    return builder.add(first, builder.mul(emitter.number_among(own.owners), i32(own.columns)))
 
 
 def scales_address(emitter: Emitter, accumulator: Value) -> LV:

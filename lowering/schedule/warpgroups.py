@@ -45,12 +45,12 @@ def keep_apart(launch: ops.Launch, made: Iterable[Value], target: Target) -> ops
     for found in (reach(launch.body, k) for k in range(launch.warpgroups)):
         for value in (v for op in found.ops for v in op.operands if v in users):
             users[value].add(found.warpgroup)
-    shared = {value for value, by in users.items() if len(by) > 1}
+    shared = {value: tuple(sorted(by)) for value, by in users.items() if len(by) > 1}
 
     def own(op: Op, emit: Emit) -> tuple[Value, ...] | None:
-        if shared.isdisjoint(op.results) or not isinstance(op, placed):
+        if not isinstance(op, placed) or op.results[0] not in shared:
             return None
-        made = replace_fields(op, per_warpgroup=True)
+        made = replace_fields(op, owners=shared[op.results[0]])
         emit(made)
         return made.results
 

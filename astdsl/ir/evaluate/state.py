@@ -375,7 +375,7 @@ class Frame:
         issuer = self.issuer
         number = issuer.allocated.get(op, 0)
         issuer.allocated[op] = number + 1
-        owner = self.warpgroup if getattr(op, "per_warpgroup", False) else 0
+        owner = self.warpgroup if getattr(op, "owners", ()) else 0
         key = (op, owner, number)
         if key not in self.block.made:
             self.block.made[key] = make()

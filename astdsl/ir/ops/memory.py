@@ -147,7 +147,7 @@ class AllocGmem(Op):
 class AllocSmem(Op):
     """Shared memory of a block, unwritten. The first axis counts the slots where it is a ring.
 
-    With `per_warpgroup`, each warpgroup that runs the program has its own.
+    With `owners`, each of these warpgroups, which run the program themselves, has its own.
     `label` names it in messages; `transforms` state its physical layout: see `ir.transforms`.
     """
 
@@ -156,7 +156,7 @@ class AllocSmem(Op):
     dtype: DType
     label: str = ""
     transforms: tuple[Transform, ...] = ()
-    per_warpgroup: bool = False
+    owners: tuple[int, ...] = ()
 
     def result_types(self) -> tuple[Type, ...]:
         return (RefType(shape=self.shape, dtype=self.dtype, space=SMEM),)

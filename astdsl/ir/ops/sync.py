@@ -13,7 +13,7 @@ from astdsl.ir.types import CONDITION, BarrierType, Type
 class AllocBarrier(Op):
     """`count` mbarriers in shared memory, each completed by `arrivals` arrivals.
 
-    With `per_warpgroup`, each warpgroup that runs the program has its own; with
+    With `owners`, each of these warpgroups, which run the program themselves, has its own; with
     `orders_tensor_core`, tensor memory is used before an arrival and after a wait.
     """
 
@@ -21,7 +21,7 @@ class AllocBarrier(Op):
     count: int
     arrivals: int
     label: str = ""
-    per_warpgroup: bool = False
+    owners: tuple[int, ...] = ()
     orders_tensor_core: bool = False
 
     def result_types(self) -> tuple[Type, ...]:

@@ -117,15 +117,15 @@ def _slot_shape(buffer: Value, slot: tuple[Value, ...], *, transposed: bool) -> 
 class AllocAccumulator(Op):
     """An accumulator of the tensor core: registers of a warpgroup (wgmma), or TMEM (tcgen05).
 
-    `in_registers` says that the kernel's author means registers. With `per_warpgroup`, each
-    warpgroup that runs the program has its own columns of TMEM; registers are its own anyway.
+    `in_registers` says that the kernel's author means registers. With `owners`, each of these
+    warpgroups has its own columns of TMEM; registers are its own anyway.
     """
 
     effect = ACTS
     shape: tuple[int, ...]
     dtype: DType
     in_registers: bool = False
-    per_warpgroup: bool = False
+    owners: tuple[int, ...] = ()
 
     def result_types(self) -> tuple[Type, ...]:
         return (AccumulatorType(self.shape, self.dtype),)

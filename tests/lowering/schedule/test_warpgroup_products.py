@@ -77,7 +77,7 @@ def test_each_of_four_warpgroups_has_its_own_columns() -> None:
     assert "tensor memory" not in four.lower(A, B[:, :64], target="sm_90a").explain()
     (launch,) = launches_of(four, A, B[:, :64], target="sm_100a")
     (made,) = (op for op in walk(launch.body) if isinstance(op, ops.AllocAccumulator))
-    assert made.per_warpgroup
+    assert made.owners == (0, 1, 2, 3)
 
 
 @kernel(warpgroups=2)
@@ -99,7 +99,7 @@ def test_warpgroups_with_pipelines_of_their_own_count_their_own_products() -> No
     agree(apart, lambda: [A, B[:, :128]])
     (launch,) = launches_of(apart, A, B[:, :128], target="sm_100a")
     made = [op for op in walk(launch.body) if isinstance(op, ops.AllocAccumulator)]
-    assert [op.per_warpgroup for op in made] == [False, False]
+    assert [op.owners for op in made] == [(), ()]
 
 
 @kernel(warpgroups=2)
@@ -176,4 +176,45 @@ def test_columns_that_a_block_has_not_are_refused_with_their_number() -> None:
         too_many.lower(A, B[:, :128], target="sm_100a").ptx
     said = str(caught.value)
     assert "2 x 128 columns" in said
-    assert "2 warpgroups take smaller blocks" in said
+    assert "let the warpgroups take smaller blocks" in said
+
+
+@kernel(warpgroups=3)
+def specialised(a: In[f16, "M K"], b: In[f16, "K N"], o: Out[f32, "M N"], p: Out[f32, "M"]):
+    m, k = a.shape
+    if warpgroup_id() == 0:
+        rows = zeros((128,), f32)
+        with pipeline(cdiv(k, 32), stages=2) as step:
+            rows += a[0:128, tile(step, 32)].astype(f32).sum(axis=1)
+        p[0:128] = rows
+    else:
+        own = warpgroup_id() - 1
+        total = zeros((64, 64), f32)
+        with pipeline(cdiv(k, 32), stages=2) as step:
+            total += a[tile(own, 64), tile(step, 32)] @ b[tile(step, 32), 0:64]
+        o[tile(own, 64), 0:64] = total
+
+
+def test_only_the_warpgroups_that_enter_a_pipeline_have_its_rings_and_columns() -> None:
+    agree(specialised, lambda: [A[:128], B[:, :64]])
+    for target in TARGETS:
+        (launch,) = launches_of(specialised, A[:128], B[:, :64], target=target)
+        made = [op for op in walk(launch.body) if isinstance(op, ops.AllocSmem)]
+        assert {op.owners for op in made} == {(), (1, 2)}
+    said = specialised.lower(A[:128], B[:, :64], target="sm_100a").explain()
+    assert "tensor memory: 128 columns" in said
+
+
+@kernel(warpgroups=2)
+def too_large(x: In[f32, "M N"], o: Out[f32, "2 N"]):
+    w, total = warpgroup_id(), zeros((256,), f32)
+    with pipeline(4, stages=4) as k:
+        total += x[tile(2 * k + w, 32), 0:256].sum(axis=0)
+    o[w, 0:256] = total
+
+
+def test_buffers_of_each_warpgroup_are_counted_for_each() -> None:
+    x = np.zeros((256, 256), np.float32)
+    with pytest.raises(OutOfSharedMemory, match="for each of 2 warpgroups") as caught:
+        too_large.lower(x, target="sm_90a").schedule
+    assert "`stages=3` fits" in (caught.value.help or "")

@@ -66,7 +66,7 @@ def test_a_pipeline_of_several_warpgroups_has_a_ring_for_each() -> None:
     (launch,) = launches_of(both_sum, X)
     rings = [op for op in walk(launch.body) if isinstance(op, (ops.AllocSmem, ops.AllocBarrier))]
     assert rings
-    assert all(op.per_warpgroup for op in rings)
+    assert {op.owners for op in rings} == {(0, 1)}
     agree(both_sum, lambda: [X])
 
 
@@ -74,7 +74,7 @@ def test_a_pipeline_of_one_warpgroup_has_one_ring() -> None:
     (launch,) = launches_of(one_sums, X)
     rings = [op for op in walk(launch.body) if isinstance(op, (ops.AllocSmem, ops.AllocBarrier))]
     assert rings
-    assert not any(op.per_warpgroup for op in rings)
+    assert {op.owners for op in rings} == {()}
     agree(one_sums, lambda: [X])
 
 
