@@ -23,6 +23,7 @@ from astdsl.ir.dtypes import DType, f16
 from astdsl.ir.types import AccumulatorType
 from astdsl.lowering.layout.inference import elements_per_cell
 from astdsl.lowering.layout.registers import TMEM_LANES, Layout, is_half
+from astdsl.lowering.layout.shared import span_of
 from astdsl.lowering.nvptx.asm import barriers, tcgen05
 from astdsl.lowering.nvptx.asm.row import AsmRow
 from astdsl.lowering.nvptx.builder import Builder
@@ -45,14 +46,14 @@ class Own(NamedTuple):
 class TensorMemory:
     """What a kernel has of tensor memory: the address of its columns, and who has which.
 
-    Of what each warpgroup has for itself, `strides` are the columns from one's to the next one's.
-    No more products than `most_unseen` are started between two waits: each stands once in the
-    body. `cells` says of each buffer how many elements share 32 bits.
+    `own` says of a buffer which warpgroups each have their own, one's behind the other's. No more
+    products than `most_unseen` are started between two waits: each stands once in the body.
+    `cells` says of each buffer how many elements share 32 bits.
     """
 
     base: LV
     columns: dict[Value, int]
-    strides: dict[Value, int]
+    own: dict[Value, Own]
     allocated: int
     products: LV
     most_unseen: int
@@ -62,6 +63,9 @@ class TensorMemory:
 def columns_of(op: ops.AllocAccumulator | ops.AllocTmem) -> int:
     """Return the columns that a buffer takes: of an accumulator once for each 128 rows."""
     rows, columns = op.shape
+    if isinstance(op, ops.AllocTmem) and op.scales:
+        blocks, groups, *_ = ops.scale_image_shape(rows, columns)
+        return blocks * groups * ops.SCALE_COLUMNS
     if isinstance(op, ops.AllocTmem):
         return columns // elements_per_cell(op)
     return -(-rows // TMEM_LANES) * up(columns, TCGEN05_COLUMNS)
@@ -123,7 +127,7 @@ def _sizes(found: Sequence[ops.AllocAccumulator | ops.AllocTmem], body: Block) -
 
 
 def _places(
-    found: Sequence[ops.AllocAccumulator | ops.AllocTmem], body: Block, runners: int
+    found: Sequence[ops.AllocAccumulator | ops.AllocTmem], body: Block
 ) -> tuple[dict[Value, int], int]:
     """Return the first column of each buffer, and how many all take; those of a union share."""
     sizes = _sizes(found, body)

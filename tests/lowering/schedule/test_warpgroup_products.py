@@ -31,11 +31,11 @@ from astdsl import (
     warpgroup_id,
     zeros,
 )
-from astdsl.errors import TileTooLarge
+from astdsl.errors import OutOfSharedMemory, TileTooLarge
 from astdsl.ir import ops
 from astdsl.ir.core import walk
 from tests.lowering.schedule.test_warpgroups import launches_of
-from tests.witnesses import agree
+from tests.witnesses import TARGETS, agree
 
 RANDOM = np.random.default_rng(11)
 A = RANDOM.integers(-4, 5, (256, 128)).astype(np.float16)
