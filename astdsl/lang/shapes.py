@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from astdsl.errors import BadWindow, OutsideLost, ShapeMismatch, TypeMismatch, UnsupportedFeature
 from astdsl.ir import ops
 from astdsl.ir.core import Op
-from astdsl.ir.dtypes import i32
+from astdsl.ir.dtypes import BOOL, i32
 from astdsl.lang.elementwise import as_tile, expand, placed, sources
 from astdsl.lang.ragged import LOST, Edges, HalfSpace
 from astdsl.lang.tracing import emit, fault
@@ -367,7 +367,9 @@ def _refuse_tile_index(x: Tile, item: object) -> None:
             UnsupportedFeature,
             f"a tile is indexed by compile-time constants, got {item}",
             (item.value, f"{item} comes from here"),
-            help="`take(t, i, axis)` picks by kernel integers; a window of a ref may start at "
+            help="`where(mask, t, 0)` selects by bools"
+            if item.kind == BOOL
+            else "`take(t, i, axis)` picks by kernel integers; a window of a ref may start at "
             "any: `ref[i]`; `unroll(range(n))` gives constant indices",
         )
 

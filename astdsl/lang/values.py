@@ -353,7 +353,8 @@ class Tile:
         return bool(constant_of(self, "a bool", "an `if` statement of the kernel takes it"))
 
     def __index__(self) -> int:
-        return constant_of(self, "a Python integer", "`ref[i]` takes kernel integers")
+        way_out = "`ref[i]` takes kernel integers; `unroll(range(n))` gives constants"
+        return constant_of(self, "a Python integer", way_out)
 
     def __int__(self) -> int:
         return constant_of(self, "a Python integer", "`x.astype(i32)` converts in the kernel")

@@ -59,7 +59,7 @@ MISTAKES = {
         "        o[i, j] = 1",
     ],
     "pipeline_in_for": ["for i in pipeline(M):", "    o[i, 0] = 1"],
-    "name_of_later": ["async_prefetch(x.at[0, 0:4])"],
+    "name_of_later": ["async_store_smem(x.at[0, 0:4])"],
     "dtype_of_later": ["o[0, 0:4] = x[0, 0:4].astype(tf32)"],
     "no_dtype": ['o[0, 0:4] = zeros((4,), "f32")'],
     "numpy_function": ["import numpy as np", "o[0, 0:4] = np.exp(x[0, 0:4])"],
