@@ -110,7 +110,7 @@ def resolve(callee: Callee, args: Sequence[Any], kwargs: Mapping[str, Any]) -> C
         allocations=tuple(
             Allocation(where(p), new.shape, new.dtype, like)
             for p in made
-            if (new := _geometry(p, views, fitted))
+            for new in (_geometry(p, views, fitted),)
         ),
         outputs=tuple(
             order.index(p.name) for p in signature.params if p.spec and p.spec.role == "out"

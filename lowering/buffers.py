@@ -170,6 +170,8 @@ def _slot_axes(buffer: Value, body: Block) -> int:
     for op in walk(body):
         if isinstance(op, ops.Copy) and op.buffer is buffer:
             return len(op.slot)
+        if isinstance(op, ops.CopyScales) and op.source is buffer:
+            return len(op.slot)
         if isinstance(op, (ops.MatrixMultiply, ops.TensorMultiply)):
             if op.a is buffer:
                 return len(op.a_slot)

@@ -111,7 +111,7 @@ def scaled_kind(
     return None
 
 
-def kind_of_scaled(op: ops.ScaledMultiply) -> ScaledKind:
+def kind_of_scaled(op: ops.ScaledMultiply | ops.ScaledTensorMultiply) -> ScaledKind:
     """Return what kind of product it is."""
     assert isinstance(op.a.type, RefType), "scaled operands are in shared memory"
     operands = op.a.ref.dtype, op.b.ref.dtype

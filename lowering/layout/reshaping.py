@@ -48,7 +48,9 @@ def _regrouped(layout: Layout, shape: tuple[int, ...]) -> Layout | None:
         if not all(moved):
             return None
         digits.append(tuple(part for parts in moved for part in parts))
-    return normalised(Layout(shape, digits[0], digits[1]))
+    found = normalised(Layout(shape, digits[0], digits[1]))
+    inner = (axis for _, new in _groups(layout.shape, shape) for axis in new[1:])
+    return found if all(found.padded[axis] == shape[axis] for axis in inner) else None
 
 
 def _groups(old: Sequence[int], new: Sequence[int]) -> Iterator[tuple[list[int], list[int]]]:

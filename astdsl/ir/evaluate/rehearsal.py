@@ -25,7 +25,7 @@ from astdsl.ir.evaluate.state import BlockState, Frame, Memory, Reading, Run
 from astdsl.ir.evaluate.table import EVALUATORS, Array
 from astdsl.ir.evaluate.tensor import operand, operand_place
 from astdsl.ir.evaluate.threads import run_alone
-from astdsl.ir.evaluate.tmem import load_place, start_product, store_place
+from astdsl.ir.evaluate.tmem import load_place, start_copy, start_product, store_place
 from astdsl.ir.ops.control import SPREAD
 from astdsl.ir.types import GMEM, RefType, TileType
 
@@ -315,6 +315,10 @@ def _tensor_multiply(op: ops.TensorMultiply, frame: Frame) -> None:
     start_product(op, frame, bool(frame[op.accumulate]))
 
 
+def _copy_scales(op: ops.CopyScales, frame: Frame) -> None:
+    start_copy(op, frame)
+
+
 def _inline_ptx(op: ops.InlinePtx, frame: Frame) -> Any:
     """Take what a text gives to be unknown; what it does is not looked at."""
     del frame
@@ -352,6 +356,8 @@ _WITHOUT_DATA: dict[type[Op], Callable[[Any, Frame], Any]] = {
     ops.Print: _ignore,
     ops.PrintLayout: _ignore,
     ops.TensorMultiply: _tensor_multiply,
+    ops.ScaledTensorMultiply: _tensor_multiply,
+    ops.CopyScales: _copy_scales,
     ops.TmemLoad: _tmem_load,
     ops.TmemStore: _tmem_store,
 }

@@ -69,7 +69,10 @@ def _scaled_dot(op: ops.ScaledDot, a: Array, b: Array, a_scale: Array, b_scale: 
 
 
 def scaled_product(
-    op: ops.ScaledDot | ops.ScaledMultiply, a: Array, b: Array, scales: tuple[Array, Array]
+    op: ops.ScaledDot | ops.ScaledMultiply | ops.ScaledTensorMultiply,
+    a: Array,
+    b: Array,
+    scales: tuple[Array, Array],
 ) -> Array:
     """Return the product of operands scaled by blocks along k, exact and summed in float32."""
     if op.packed:
@@ -83,13 +86,15 @@ def scaled_product(
 
 def scales_of(scales: Array, rows: int, count: int) -> Array:
     """Return scales (rows, count), given so or as their image, as float64 without their sign."""
-    wide = np.abs(scales.astype(np.float64))
-    if wide.ndim == 2:
-        return wide
-    atoms = wide.reshape(*wide.shape[:2], ops.SCALE_LANES, -1, ops.SCALE_COLUMNS)
-    table = atoms.transpose(0, 3, 2, 1, 4)
-    every = table.reshape(wide.shape[0] * ops.SCALE_ROWS, wide.shape[1] * ops.SCALE_COLUMNS)
-    return every[:rows, :count]
+    table = scales if scales.ndim == 2 else scale_table(scales)[:rows, :count]
+    return np.abs(table.astype(np.float64))
+
+
+def scale_table(image: Array) -> Array:
+    """Return the scales of an image in order, (rows, count), padding included."""
+    atoms = image.reshape(*image.shape[:2], ops.SCALE_LANES, -1, ops.SCALE_COLUMNS)
+    rows, count = image.shape[0] * ops.SCALE_ROWS, image.shape[1] * ops.SCALE_COLUMNS
+    return atoms.transpose(0, 3, 2, 1, 4).reshape(rows, count)
 
 
 @evaluates(ops.AllocAccumulator)

@@ -13,11 +13,24 @@ import numpy as np
 from astdsl.errors import ProtocolError
 from astdsl.ir import ops
 from astdsl.ir.core import Op, Value
-from astdsl.ir.evaluate.memory import barrier_of, read, window, write
+from astdsl.ir.evaluate.memory import (
+    barrier_of,
+    read,
+    require_visible,
+    slot_place,
+    window,
+    write,
+)
 from astdsl.ir.evaluate.races import arrive
 from astdsl.ir.evaluate.state import VISIBLE, Frame, Memory, Place, Reading, stored_mark
 from astdsl.ir.evaluate.table import Array, evaluates
-from astdsl.ir.evaluate.tensor import operand, operand_place, tensor_core_product
+from astdsl.ir.evaluate.tensor import (
+    operand,
+    operand_place,
+    scale_table,
+    scaled_product,
+    tensor_core_product,
+)
 from astdsl.ir.types import TMEM
 
 
@@ -223,6 +236,46 @@ def _multiply(op: ops.TensorMultiply, frame: Frame) -> None:
     target = op.accumulator.ref.dtype
     product = tensor_core_product(a, b, op.a.ref.dtype, target)
     accumulator.data[place] = accumulator.data[place] + product if adds else product
+
+
+@evaluates(ops.ScaledTensorMultiply)
+def _scaled_multiply(op: ops.ScaledTensorMultiply, frame: Frame) -> None:
+    adds = bool(frame[op.accumulate])
+    scales = [_read_scales(op, frame[value], frame) for value in (op.a_scale, op.b_scale)]
+    accumulator, place, (a, b) = start_product(op, frame, adds)
+    product = scaled_product(op, a, b, (scales[0], scales[1]))
+    accumulator.data[place] = accumulator.data[place] + product if adds else product
+
+
+def _read_scales(op: Op, memory: Memory, frame: Frame) -> Array:
+    """Return the scales that a product reads: copies to them are done before it, in order."""
+    whole = tuple(slice(0, n) for n in memory.data.shape)
+    _require_written(op, memory, whole, frame)
+    return np.array(memory.data)
+
+
+@evaluates(ops.CopyScales)
+def _copy_scales(op: ops.CopyScales, frame: Frame) -> None:
+    target, image = start_copy(op, frame)
+    rows, count = target.data.shape
+    target.data[...] = scale_table(image)[:rows, :count]
+
+
+def start_copy(op: ops.CopyScales, frame: Frame) -> tuple[Memory, Array]:
+    """Begin a copy of scales; return where they go, and their image."""
+    source: Memory = frame[op.source]
+    target: Memory = frame[op.target]
+    place = slot_place(op, source, frame.numbers(op.slot))
+    image = read(op, source, place, frame)
+    require_visible(op, source, place)
+    _take_turn(op, target, frame)
+    assert target.written is not None, "tensor memory has marks"
+    target.written[...] = True
+    way_out = "`tcgen05_commit_arrive(barrier)` after the copy, and `barrier_wait(barrier)`"
+    reading = Reading(op.span, [(source, place)], way_out=way_out)
+    reading.begin()
+    frame.issuer.tensor_products.append(reading)
+    return target, image.reshape(image.shape[len(op.slot) :])
 
 
 @evaluates(ops.TensorCommit)

@@ -9,20 +9,22 @@ from __future__ import annotations
 from astdsl.ir.core import ACTS, Op, Value
 from astdsl.ir.dtypes import DType
 from astdsl.ir.ops.memory import Window
-from astdsl.ir.ops.tensor import Window2D
+from astdsl.ir.ops.tensor import Window2D, scale_image_shape
 from astdsl.ir.types import TMEM, RefType, Type
 
 
 class AllocTmem(Op):
     """Tensor memory of a block, unwritten: rows are lanes, cells of 32 bits are its columns.
 
-    With `packed`, neighbouring elements share a cell; else each has one.
+    With `packed`, neighbouring elements share a cell; else each has one. With `scales` it holds
+    (rows, count) scales as products of scaled operands read them, four to a cell.
     """
 
     effect = ACTS
     shape: tuple[int, ...]
     dtype: DType
     packed: bool = False
+    scales: bool = False
     label: str = ""
 
     def result_types(self) -> tuple[Type, ...]:
@@ -90,6 +92,39 @@ class TensorMultiply(Op):
     def verify(self) -> None:
         in_tensor_memory = self.a.ref.space == TMEM
         assert in_tensor_memory == bool(self.a_column), "TensorMultiply: `a_column` is of tmem"
+
+
+class CopyScales(Op):
+    """Start copying the image of scales in a slot of shared memory to tensor memory.
+
+    Products that are started afterwards read what was copied (PTX ISA 9.7.16.6.2).
+    """
+
+    effect = ACTS
+    source: Value
+    slot: tuple[Value, ...] = ()
+    target: Value
+
+    def verify(self) -> None:
+        image = scale_image_shape(*map(_static, self.target.ref.shape))
+        assert self.source.ref.shape[len(self.slot) :] == image, f"CopyScales: {self.source}"
+
+
+def _static(extent: int | None) -> int:
+    assert extent is not None, "tensor memory has static extents"
+    return extent
+
+
+class ScaledTensorMultiply(TensorMultiply):
+    """A product of block-scaled operands of shared memory: see `ScaledDot`, `TensorMultiply`.
+
+    The scales are in tensor memory, (m, k/block) and (n, k/block).
+    """
+
+    a_scale: Value
+    b_scale: Value
+    block: int
+    packed: bool = False
 
 
 class TensorCommit(Op):

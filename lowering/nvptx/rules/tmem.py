@@ -47,7 +47,7 @@ def _accesses(emitter: Emitter, op: ops.Window, layout: Layout) -> Iterator[tens
     rows, columns = op.sizes
     warp = emitter.thread_digit(_WARP_LANES, emitter.target.warps_per_warpgroup)
     lane = builder.shl(builder.mul(warp, i32(_WARP_LANES)), i32(_LANE_BIT))
-    start = builder.add(_column(emitter, op.ref, op.starts[1]), lane)
+    start = builder.add(column_address(emitter, op.ref, op.starts[1]), lane)
     groups = emitter.threads // emitter.target.threads_per_warpgroup
     if groups > 1:
         own = emitter.coordinate_base(layout, 1)
@@ -56,7 +56,7 @@ def _accesses(emitter: Emitter, op: ops.Window, layout: Layout) -> Iterator[tens
     yield from tensor_memory.accesses(emitter, start, cells, half=rows < TMEM_LANES)
 
 
-def _column(emitter: Emitter, buffer: Value, start: Value) -> LV:
+def column_address(emitter: Emitter, buffer: Value, start: Value) -> LV:
     """Return the address of lane 0 of the cell where column `start` of a buffer is."""
     builder = emitter.builder
     number = builder.cast("trunc", emitter.scalar(start), "i32")
@@ -145,7 +145,7 @@ class _Left:
         self.in_tensor_memory = op.a.ref.space == TMEM
         self.is_k_major = True
         if self.in_tensor_memory:
-            self.start = _column(emitter, op.a, op.a_column[0])
+            self.start = column_address(emitter, op.a, op.a_column[0])
             self.per_cell = tensor_memory.memory_of(emitter).cells[op.a]
             return
         side = Side(emitter, op.a, op.a_slot, op.a_window, 0 if op.a_transposed else 1)
@@ -170,7 +170,7 @@ def _multiply(emitter: Emitter, op: ops.TensorMultiply) -> None:
     rows = op.accumulator.ref.shape[0]
     assert rows is not None, "tensor memory has static extents"
     accumulate = emitter.scalar(op.accumulate)
-    place = _column(emitter, op.accumulator, op.column)
+    place = column_address(emitter, op.accumulator, op.column)
     b = builder.add(right.address, i64(right.operand.tcgen05()))
     row = tcgen05.mma(product.kind.name, a_in_tensor_memory=left.in_tensor_memory)
     with emitter.guarded(emitter.is_first_thread(), "issue"):

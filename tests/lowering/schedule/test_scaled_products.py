@@ -192,7 +192,7 @@ IMAGED = [
 
 @pytest.mark.parametrize(("name", "m", "n", "k", "sizes"), IMAGED)
 def test_images_of_scales_go_from_their_slots_to_tensor_memory(
-    name: str, m: int, n: int, k: int, sizes: dict[str, int]
+    name: str, m: int, n: int, k: int, sizes: dict[str, Any]
 ) -> None:
     a, b, *both = operands(name, m, n, k)
     exact, block = wanted(a, b, *both), FORMATS[name][3]
