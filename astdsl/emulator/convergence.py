@@ -6,6 +6,7 @@ that come early wait for the others.  Source: PTX ISA 9.7.15.5, ".sync", ".align
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
@@ -17,10 +18,12 @@ from astdsl.emulator.machine import Condition
 
 if TYPE_CHECKING:
     from astdsl.emulator.machine import Machine
+    from astdsl.emulator.registers import Place
     from astdsl.emulator.scalars import Array, BoolArray
 
 __all__ = [
-    "WARPGROUP_THREADS", "Gathering", "Warpgroup", "is_whole", "require_converged", "warpgroups",
+    "WARPGROUP_THREADS", "Gathering", "Warpgroup", "first_threads", "is_whole",
+    "require_converged", "warpgroups",
 ]  # fmt: skip
 
 WARPGROUP_THREADS = 128
@@ -109,3 +112,19 @@ def is_whole(m: Machine, lanes: Lanes, width: int) -> bool:
         return False
     step = width * m.n_blocks
     return lanes.n % step == 0 and cast(slice, lanes.sel).start % step == 0
+
+
+def first_threads(m: Machine, lanes: Lanes, places: Iterable[Place]) -> Lanes | None:
+    """Return one thread's lanes of all blocks, if all threads hold the same in some registers.
+
+    None where they do not, where blocks have different threads here, or only one each.
+    """
+    n = m.n_blocks
+    if not lanes.contiguous or lanes.n == n or not is_whole(m, lanes, 1):
+        return None
+    for bits, row in places:
+        values = m.registers.banks[bits][row, lanes.sel].reshape(-1, n)
+        if (values[1:] != values[0]).any():
+            return None
+    start = cast(slice, lanes.sel).start
+    return Lanes.span(start, start + n)

@@ -16,6 +16,7 @@ import numpy as np
 from astdsl.emulator.asynchronous import Operation
 from astdsl.emulator.guard import CHUNK_BYTES, Index, chunk_index, define
 from astdsl.emulator.mbarriers import BarrierMisuse, mbarriers_of
+from astdsl.emulator.native import copies as native
 from astdsl.emulator.scalars import UNSIGNED
 
 if TYPE_CHECKING:
@@ -25,6 +26,10 @@ if TYPE_CHECKING:
     from astdsl.emulator.scalars import Array, BoolArray
 
 __all__ = ["BulkStore", "Transfer", "issue_load", "issue_shared", "issue_values", "unit_dtype"]
+
+
+# What most copies move at a time.
+_WIDE_BYTES = 16
 
 
 def unit_dtype(unit_bytes: int) -> np.dtype[Any]:
@@ -80,6 +85,10 @@ class Transfer:
 
     def read_shared(self) -> Array:
         """Return the units in shared memory, [n, units]."""
+        if self.unit_bytes == _WIDE_BYTES and self.units.ndim == 1:
+            found = native.collect(self.m.memory.shared.data, self.rows, self.units)
+            if found is not None:
+                return found
         view, index = self._shared()
         values: Array = view[index]
         return values
@@ -88,6 +97,24 @@ class Transfer:
         """Write the units to shared memory."""
         view, index = self._shared()
         view[index] = values
+
+    def load(self) -> BoolArray | None:
+        """Copy the units in global memory to shared memory; return which are undefined."""
+        if self._is_plain and self.units.ndim == 1:
+            allocation = self._allocation(self.addresses)
+            addresses = allocation.host_addresses(self.addresses)
+            if addresses is not None and native.fill(
+                self.m.memory.shared.data, self.rows, self.units, addresses
+            ):
+                return None
+        values, undefined = self.read_global()
+        self.write_shared(values)
+        return undefined
+
+    @property
+    def _is_plain(self) -> bool:
+        """Return whether the copy moves wide units, which are all inside."""
+        return self.unit_bytes == _WIDE_BYTES and self.inside is None
 
     def combine_shared(self, values: Array, dtype: np.dtype[Any], combine: Any) -> None:
         """Combine units, elements of `dtype`, with shared memory, lane after lane."""
@@ -117,6 +144,12 @@ class Transfer:
         """Write the inside units to global memory."""
         if self.inside is not None and not self.inside.any():
             return
+        if self._is_plain:
+            allocation = self._allocation(self.addresses)
+            self._require_writable(allocation)
+            addresses = allocation.host_addresses(self.addresses)
+            if addresses is not None and native.scatter(values, addresses):
+                return
         allocation, at = self._global_index()
         self._require_writable(allocation)
         if self.inside is not None:
@@ -150,12 +183,17 @@ class Transfer:
     def _global_index(self) -> tuple[Allocation, Array]:
         """Return the allocation and each unit's place in it; outside units get place 0."""
         reached = self.addresses if self.inside is None else self.addresses[self.inside]
-        allocation = self.m.memory.globals.find(int(reached.min()))
-        if allocation is None or int(reached.max()) + self.unit_bytes > allocation.high:
-            raise self._outside(reached, allocation)
+        allocation = self._allocation(reached)
         start, _ = allocation.view(self.unit_bytes)
         at = (self.addresses - start) // self.unit_bytes
         return allocation, at if self.inside is None else np.where(self.inside, at, 0)
+
+    def _allocation(self, reached: Array) -> Allocation:
+        """Return the allocation that holds the units at some addresses."""
+        allocation = self.m.memory.globals.find(int(reached.min()))
+        if allocation is None or int(reached.max()) + self.unit_bytes > allocation.high:
+            raise self._outside(reached, allocation)
+        return allocation
 
     def _outside(self, reached: Array, allocation: Allocation | None) -> Exception:
         low, high = int(reached.min()), int(reached.max()) + self.unit_bytes
@@ -177,8 +215,7 @@ def issue_load(transfer: Transfer, barrier_rows: Array, barrier_offsets: Array) 
     sizes = np.full(len(barrier_rows), transfer.size_bytes, np.int64)
 
     def perform() -> None:
-        values, undefined = transfer.read_global()
-        transfer.write_shared(values)
+        undefined = transfer.load()
         if m.guard is not None:
             m.guard.end(operation)
         else:

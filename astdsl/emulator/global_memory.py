@@ -58,6 +58,13 @@ class Allocation:
             found = self._views[width] = (start, _elements(self._aligned(self.data, width), width))
         return found
 
+    def host_addresses(self, addresses: Array) -> Array | None:
+        """Return where the bytes at some addresses are, None if writes to them are tracked."""
+        if self.written is not None or not self.data.flags.c_contiguous:
+            return None
+        moved = int(self.data.ctypes.data) - self.low
+        return addresses + moved if moved else addresses
+
     def shadow(self, width: int) -> Array:
         """Return `written` as rows of `width` bytes, beside `view(width)`."""
         found = self._shadows.get(width)

@@ -83,6 +83,10 @@ class Lanes:
             return other
         if not other.n:
             return self
+        if self.contiguous and other.contiguous:
+            first, second = sorted((cast(slice, each.sel) for each in (self, other)), key=_start)
+            if first.stop == second.start:
+                return Lanes.span(first.start, second.stop)
         merged = np.concatenate((self.index, other.index))
         merged.sort()
         return Lanes.of(merged)
@@ -91,8 +95,18 @@ class Lanes:
         """Return the lanes that `other`, a subset, does not have."""
         if other.n == self.n:
             return NONE
+        if self.contiguous and other.contiguous and other.n:
+            whole, part = cast(slice, self.sel), cast(slice, other.sel)
+            if part.start == whole.start:
+                return Lanes.span(part.stop, whole.stop)
+            if part.stop == whole.stop:
+                return Lanes.span(whole.start, part.start)
         index = self.index
         return Lanes.of(np.delete(index, np.searchsorted(index, other.index)))
+
+
+def _start(span: slice) -> int:
+    return int(span.start)
 
 
 NONE = Lanes.span(0, 0)

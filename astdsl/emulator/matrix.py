@@ -14,6 +14,8 @@ import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
+from astdsl.emulator.native import copies
+
 __all__ = ["ELEMENT_BYTES", "INTEGERS", "accumulate", "multiply", "widen"]
 
 ELEMENT_BYTES = {
@@ -67,7 +69,8 @@ def widen(raw: Array, name: str) -> Array:
     if name == "e2m1x2":
         return _pair_table()[raw].reshape(*raw.shape[:-1], -1)
     if name == "f16":
-        return raw.view(np.float16).astype(np.float32)
+        wide = copies.widen_f16(raw)
+        return raw.view(np.float16).astype(np.float32) if wide is None else wide
     if name == "bf16":
         return (raw.view(np.uint16).astype(np.uint32) << np.uint32(16)).view(np.float32)
     if name == "tf32":

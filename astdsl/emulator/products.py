@@ -17,6 +17,7 @@ from astdsl.emulator.asynchronous import Operation
 from astdsl.emulator.formats.fragments import wgmma_a_fragment, wgmma_d_fragment
 from astdsl.emulator.in_flight import Use
 from astdsl.emulator.matrix import ELEMENT_BYTES, accumulate, multiply, widen
+from astdsl.emulator.native.copies import add_fragment, register_addresses, widen_pairs
 from astdsl.emulator.short_sums import FP8, add_products
 from astdsl.emulator.tiles import SharedTile, read_tiles
 from astdsl.emulator.undefined import mark
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 __all__ = ["M_ROWS", "Product", "ProductKind", "Step"]
 
 M_ROWS = 64
+_A_DEPTH_F16 = 16
 _ACCUMULATORS: dict[str, np.dtype[Any]] = {
     "f32": np.dtype(np.float32), "f16": np.dtype(np.float16), "s32": np.dtype(np.int32),
 }  # fmt: skip
@@ -55,7 +57,7 @@ class ProductKind:
 
 @dataclass(slots=True, eq=False)
 class Step:
-    """The operands of one instruction; A is a tile, or values [blocks, 64, k] from registers."""
+    """The operands of one instruction; A is a tile, or what `a_from_registers` returns."""
 
     a: SharedTile | Array
     b: SharedTile
@@ -116,7 +118,8 @@ class Product:
         tiles = [step.a for step in self.steps if isinstance(step.a, SharedTile)]
         if tiles:
             return read_tiles(self.m, self.group.rows, tiles, self.kind.a_type)
-        return np.concatenate([step.a for step in self.steps], axis=2)
+        raw = [step.a for step in self.steps if isinstance(step.a, np.ndarray)]
+        return a_of_registers(raw, len(self.group.rows), self.kind.a_type)
 
     def _b_values(self) -> Array:
         return read_tiles(
@@ -140,6 +143,12 @@ class Product:
     def _add_to_registers(self, product: Array) -> None:
         """Add [blocks, 64, n] to the accumulator's registers, laid out as fragments."""
         kind = self.kind
+        if kind.d_type == "f32" and (self.keeps.all() or not self.keeps.any()):
+            registers = register_addresses(self.m, self.group.lanes, self.d_places)
+            positions = _d_positions(kind.n, 1)[:, :, 0]
+            if add_fragment(product, positions, registers, adds=bool(self.keeps.any())):
+                self._mark_defined()
+                return
         fragment, dtype = self._fragment(product), _ACCUMULATORS[kind.d_type]
         self._write(accumulate(self._old(), fragment, dtype, kind.saturate))
 
@@ -166,9 +175,12 @@ class Product:
         m = self.m
         raw = np.ascontiguousarray(values).reshape(len(self.d_places), -1)
         m.views[32, "b32"][self._where()] = raw.view(np.uint32)
-        if m.undefined:
+        self._mark_defined()
+
+    def _mark_defined(self) -> None:
+        if self.m.undefined:
             for place in self.d_places:
-                mark(m, place, self.group.lanes, None)
+                mark(self.m, place, self.group.lanes, None)
 
     def _where(self) -> tuple[Any, Any]:
         """Return the index of the accumulator's registers, of this warpgroup's lanes."""
@@ -190,7 +202,8 @@ def register_rows(places: tuple[Place, ...]) -> slice | Array:
 def _d_positions(n: int, parts: int) -> Array:
     """Return, for each register, thread and part, the place of its element in a 64 x n tile."""
     fragment = wgmma_d_fragment(n, parts)
-    return fragment.row * n + fragment.column
+    positions: Array = np.ascontiguousarray(fragment.row * n + fragment.column, np.int64)
+    return positions
 
 
 @lru_cache(maxsize=8)
@@ -204,14 +217,40 @@ def _a_order(element_bits: int) -> Array:
     return np.argsort((fragment.row * depth + fragment.column)[:, :, 0].reshape(-1))
 
 
-def a_from_registers(m: Machine, group: Warpgroup, places: tuple[Place, ...], name: str) -> Array:
-    """Return the values of A, [blocks, 64, k], from its four registers."""
-    rows, n_blocks = register_rows(places), len(group.rows)
-    bank = m.views[32, "b32"]
+def a_from_registers(m: Machine, group: Warpgroup, places: tuple[Place, ...]) -> Array:
+    """Return what the four registers of A hold: bits [register and thread, blocks]."""
+    rows, bank = register_rows(places), m.views[32, "b32"]
     raw = bank[rows, group.lanes.sel] if group.lanes.contiguous else bank[rows][:, group.lanes.sel]
-    by_thread = raw.reshape(-1, n_blocks)[_a_order(32 // _parts(name))]
+    return np.array(raw).reshape(-1, len(group.rows))
+
+
+def a_of_registers(steps: list[Array], n_blocks: int, name: str) -> Array:
+    """Return the values of A, [blocks, 64, k], from the registers of some steps of K."""
+    if name == "f16":
+        depth = _A_DEPTH_F16 * len(steps)
+        tiles = np.empty((n_blocks, M_ROWS, depth), np.float32)
+        positions = _a_positions(depth)
+        done = [
+            widen_pairs(raw, positions, tiles, number * _A_DEPTH_F16)
+            for number, raw in enumerate(steps)
+        ]
+        if all(done):
+            return tiles
+    return np.concatenate([_a_of_step(raw, n_blocks, name) for raw in steps], axis=2)
+
+
+def _a_of_step(raw: Array, n_blocks: int, name: str) -> Array:
+    by_thread = raw[_a_order(32 // _parts(name))]
     by_block = np.ascontiguousarray(by_thread.T).reshape(n_blocks, M_ROWS, -1)
     return widen(by_block.view(np.uint8), name)
+
+
+@lru_cache(maxsize=32)
+def _a_positions(depth: int) -> Array:
+    """Return, for each register and thread, the place of its first element in 64 x depth."""
+    fragment = wgmma_a_fragment(16)
+    first: Array = (fragment.row * depth + fragment.column)[:, :, 0].reshape(-1)
+    return first.astype(np.int64)
 
 
 def _parts(name: str) -> int:

@@ -173,7 +173,13 @@ class TensorMemory:
         """Say whether all cells have been written, or will be by products in flight before."""
         return bool((self._at(self.defined, cells) | (self._at(self._writing, cells) > 0)).all())
 
-    # Accesses of loads and stores, which warps execute: arrays of (row, group, column).
+    # Accesses of loads and stores, which warps execute: arrays of (row, group, column), or slices
+    # of cells that nothing else uses.
+
+    def is_busy(self, where: Where) -> bool:
+        """Say whether something that is in flight uses some of the cells."""
+        uses = self._writing, self._reading, self._unwaited
+        return any(bool(array[where].any()) for array in uses)
 
     def load(self, where: Where, leaders: Array) -> None:
         """Check and note a load by the warps of the lanes `leaders`; no wait covers it yet."""

@@ -21,6 +21,7 @@ from astdsl.emulator.formats.descriptors import (
 from astdsl.emulator.formats.errors import FormatError
 from astdsl.emulator.guard import Index, chunk_index
 from astdsl.emulator.matrix import widen
+from astdsl.emulator.native.copies import widen_chunks
 
 if TYPE_CHECKING:
     from astdsl.emulator.machine import Machine
@@ -74,9 +75,13 @@ def read_tiles(m: Machine, rows: Array, tiles: list[SharedTile], name: str) -> A
         parts = [tile.chunks for tile in tiles]
     # K runs along the chunks of a row when K-major, along the rows when MN-major.
     chunks = np.concatenate(parts, axis=-2 if mn_major else -1) if len(parts) > 1 else parts[0]
-    memory = m.memory.shared.data.view(np.complex128)
-    raw = _gather(memory, chunk_index(rows, chunks, m.n_blocks, per_row=chunks.ndim == 3))
-    values = widen(raw.view(np.uint8), name)
+    index = chunk_index(rows, chunks, m.n_blocks, per_row=chunks.ndim == 3)
+    values = None
+    if name == "f16" and isinstance(index[0], slice):
+        values = widen_chunks(m.memory.shared.data, chunks)
+    if values is None:
+        raw = _gather(m.memory.shared.data.view(np.complex128), index)
+        values = widen(raw.view(np.uint8), name)
     return values.transpose(0, 2, 1) if mn_major else values
 
 

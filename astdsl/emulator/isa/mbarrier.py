@@ -13,6 +13,7 @@ import numpy as np
 
 from astdsl.emulator import lanes as lane_sets
 from astdsl.emulator.clocks import scope_number
+from astdsl.emulator.convergence import first_threads
 from astdsl.emulator.isa import Control, Execute, controls, executes
 from astdsl.emulator.machine import Condition
 from astdsl.emulator.mbarriers import BARRIER_BYTES, BarrierMisuse, Mbarriers, mbarriers_of
@@ -155,8 +156,16 @@ def _tester(ops: Operands) -> tuple[Callable[[Machine, Lanes], BoolArray], Place
     place = barrier_place(ops, ops.args[1])
     phase = ops.source(ops.args[2], "u32" if by_parity else "b64")
     ops.sensitive += ops.reads
+    places = frozenset(ops.sensitive)
 
     def ready(m: Machine, lanes: Lanes) -> BoolArray:
+        # Threads of a block mostly ask the same: one of them does.
+        one = first_threads(m, lanes, places)
+        if one is not None:
+            return np.tile(answer(m, one), lanes.n // one.n)
+        return answer(m, lanes)
+
+    def answer(m: Machine, lanes: Lanes) -> BoolArray:
         rows, offsets = place(m, lanes)
         wanted = np.broadcast_to(phase(m, lanes), lanes.n)
         if by_parity:
@@ -225,7 +234,10 @@ def prepare_try_wait(ops: Operands) -> Control:
     def resume(m: Machine, lanes: Lanes) -> None:
         write(m, lanes, np.True_)
 
+    places = frozenset(ops.sensitive)
+
     def awaits(m: Machine, lanes: Lanes) -> set[int]:
+        lanes = first_threads(m, lanes, places) or lanes
         return set(np.unique(place(m, lanes)[1]).tolist())
 
     learn = _learner(ops, place)

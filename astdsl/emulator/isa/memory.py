@@ -13,6 +13,7 @@ from astdsl.emulator.clocks import scope_number
 from astdsl.emulator.isa import Execute, executes
 from astdsl.emulator.ledger import Strength
 from astdsl.emulator.memory import WINDOW_SHIFT, WINDOWS
+from astdsl.emulator.native.shared import SharedMove, shared_move
 from astdsl.emulator.operands import is_sink
 from astdsl.emulator.scalars import UNSIGNED, one_a_lane
 from astdsl.emulator.syntax import Address, Operand, Symbol, Vector
@@ -109,9 +110,12 @@ def prepare_load(ops: Operands) -> Execute:
     load, parts = _loader(ops.instruction.used_bytes, scalar, count)
 
     load = _ordered(ops, load, scalar.bytes * count)
+    move = _plain_move(ops, space, places, scalar)
 
     def execute(m: Machine, lanes: Lanes) -> None:
         at = address(m, lanes)
+        if move is not None and move.load(m, lanes, at):
+            return
         values, undefined = load(m, lanes, space, at, dtype, count * words)
         if words == 2:
             values = values.reshape(-1, count, 2)
@@ -130,6 +134,14 @@ def prepare_load(ops: Operands) -> Execute:
                     mark(m, place, lanes, mask)
 
     return execute
+
+
+def _plain_move(
+    ops: Operands, space: str, places: list[Place | None], scalar: Scalar
+) -> SharedMove | None:
+    """Return what moves the registers of a weak access of shared memory at once, if anything."""
+    plain = space == "shared" and strength_of(ops) is None and ops.instruction.used_bytes is None
+    return shared_move(places, scalar.bits) if plain else None
 
 
 def _ordered(ops: Operands, load: Load, width: int) -> Load:
@@ -229,8 +241,14 @@ def prepare_store(ops: Operands) -> Execute:
     dtype, words = _storage(scalar)
 
     strength = strength_of(ops)
+    elements = ops.elements(ops.args[1])
+    registers = [ops.registers(each) for each in elements]
+    move = _plain_move(ops, space, [each[0] if each else None for each in registers], scalar)
 
     def execute(m: Machine, lanes: Lanes) -> None:
+        if move is not None and move.store(m, lanes, address(m, lanes)):
+            m.memory.version += 1
+            return
         undefined = undefined_mask(m, lanes, places) if m.undefined else None
         if count == 1 and words == 1:
             values = one_a_lane(reads[0](m, lanes), lanes.n)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from astdsl.emulator.asynchronous import Operation
-from astdsl.emulator.convergence import Gathering
+from astdsl.emulator.convergence import Gathering, is_whole
 from astdsl.emulator.formats.descriptors import (
     OperandShape,
     decode_tcgen05_descriptor,
@@ -27,6 +27,7 @@ from astdsl.emulator.formats.fragments import (
     tmem_access,
 )
 from astdsl.emulator.isa import Control, Execute, controls, executes
+from astdsl.emulator.native.copies import register_addresses, transpose
 from astdsl.emulator.products import register_rows
 from astdsl.emulator.spread import Spread, own, pairs
 from astdsl.emulator.syntax import Address, Immediate, Vector
@@ -90,12 +91,24 @@ class _Access:
                 "tensor memory; a warp reaches only the 32 lanes of its place in its warpgroup",
                 int(lanes.index[at]),
             )  # fmt: skip
-        for first in np.unique(place.column):
-            rows = np.unique(place.rows[place.column == first])
-            columns = slice(int(first), int(first) + self.n_columns)
-            lane = int(lanes.index[np.argmax(place.column == first)])
-            tensor_memory(m).require_allocated(rows, columns, lane, "this access")
+        self._require_allocated(m, lanes, place)
         return place
+
+    def _require_allocated(self, m: Machine, lanes: Lanes, place: _Located) -> None:
+        first = int(place.column[0])
+        if is_whole(m, lanes, 1) and (place.column == first).all():
+            # All blocks access the same columns.
+            parts = [(first, np.arange(m.n_blocks), 0)]
+        else:
+            masks = {int(first): place.column == first for first in np.unique(place.column)}
+            parts = [
+                (first, np.unique(place.rows[mask]), int(np.argmax(mask)))
+                for first, mask in masks.items()
+            ]
+        for first, rows, at in parts:
+            columns = slice(first, first + self.n_columns)
+            lane = int(lanes.index[at])
+            tensor_memory(m).require_allocated(rows, columns, lane, "this access")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -124,6 +137,15 @@ class _Located:
             self.column[leaders, None, None] + span[1],
         )
 
+    def region(self, m: Machine) -> Where | None:
+        """Return the same as slices, if the warps of a warpgroup touch all lanes of all blocks."""
+        first = int(self.column[0])
+        if not self.access.is_row or len(self.thread) != m.n_blocks * TMEM_LANES:
+            return None
+        if (self.column != first).any() or (self.lane & (_WARP - 1)).any():
+            return None
+        return slice(None), slice(None), slice(first, first + self.access.n_columns)
+
     def cells(self) -> Where:
         """Return (block, lane, column) of every register of every thread."""
         inner = self.thread & (_WARP - 1)
@@ -150,6 +172,16 @@ class _Located:
         lane = self.rows * TMEM_LANES + self.lane + (self.thread & (_WARP - 1))
         columns = slice(first, first + self.access.n_columns)
         return data.reshape(-1, data.shape[-1]), (lane, columns)
+
+    def row_addresses(self, data: Array) -> Array | None:
+        """Return where each thread's cells lie, if they are neighbours from one column on."""
+        first = int(self.column[0])
+        if not self.access.is_row or (self.column != first).any():
+            return None
+        lane = self.rows * TMEM_LANES + self.lane + (self.thread & (_WARP - 1))
+        cell = lane * data.shape[-1] + first
+        addresses: Array = data.ctypes.data + cell * data.itemsize
+        return addresses
 
     def read(self, data: Array) -> Array:
         """Return the registers' values, [registers, threads]."""
@@ -208,9 +240,11 @@ def prepare_load(ops: Operands) -> Control:
         memory = tensor_memory(m)
         m.in_flight.require_free(access.places, lanes)
         place = access.locate(m, lanes)
-        where = place.rectangles()
+        where = _touched(m, lanes, place)
         memory.load(where, place.leaders(lanes))
-        _write_registers(m, lanes, rows, place.read(memory.data))
+        registers = register_addresses(m, lanes, access.places)
+        if registers is None or not transpose(place.row_addresses(memory.data), registers):
+            _write_registers(m, lanes, rows, place.read(memory.data))
         undefined = None
         if not memory.defined[where].all():
             block, lane, column = place.cells()
@@ -220,6 +254,17 @@ def prepare_load(ops: Operands) -> Control:
                 mark(m, register, lanes, None if undefined is None else undefined[at])
 
     return _collective(body)
+
+
+def _touched(m: Machine, lanes: Lanes, place: _Located) -> Where:
+    """Return the cells of an access; as slices, which are faster, where nothing is to be reported.
+
+    Lanes of one thread in all blocks are neighbours, so that a whole warpgroup is contiguous.
+    """
+    region = place.region(m) if m.guard is None and lanes.contiguous else None
+    if region is None or tensor_memory(m).is_busy(region):
+        return place.rectangles()
+    return region
 
 
 def _write_registers(m: Machine, lanes: Lanes, rows: Any, values: Array) -> None:
@@ -244,13 +289,21 @@ def prepare_store(ops: Operands) -> Control:
         m.in_flight.require_free(access.places, lanes)
         require_defined(m, lanes, access.places, "a value stored to tensor memory")
         place = access.locate(m, lanes)
-        where = place.rectangles()
+        where = _touched(m, lanes, place)
         memory.store(where, place.leaders(lanes))
-        values = np.stack([np.broadcast_to(read(m, lanes), lanes.n) for read in reads])
-        place.write(memory.data, values)
+        registers = register_addresses(m, lanes, access.places)
+        if registers is None or not transpose(registers, place.row_addresses(memory.data)):
+            values = np.stack([np.broadcast_to(read(m, lanes), lanes.n) for read in reads])
+            place.write(memory.data, values)
         memory.defined[where] = True
 
     return _collective(body)
+
+
+def _warps(m: Machine, lanes: Lanes) -> tuple[Array, Array]:
+    """Return block and number of the warps that lanes are of."""
+    warps = np.unique(m.thread_of[lanes.sel] // _WARP * m.n_blocks + m.block_of[lanes.sel])
+    return warps % m.n_blocks, warps // m.n_blocks
 
 
 @executes("tcgen05.wait::ld")
@@ -259,8 +312,7 @@ def prepare_wait_load(ops: Operands) -> Execute:
     ops.allow("wait::ld", "sync", "aligned")
 
     def execute(m: Machine, lanes: Lanes) -> None:
-        warps = m.thread_of[lanes.sel] // _WARP
-        tensor_memory(m).wait_loads(m.block_of[lanes.sel], warps)
+        tensor_memory(m).wait_loads(*_warps(m, lanes))
 
     return execute
 
@@ -271,8 +323,7 @@ def prepare_wait_store(ops: Operands) -> Execute:
     ops.allow("wait::st", "sync", "aligned")
 
     def execute(m: Machine, lanes: Lanes) -> None:
-        warps = m.thread_of[lanes.sel] // _WARP
-        tensor_memory(m).wait_stores(m.block_of[lanes.sel], warps)
+        tensor_memory(m).wait_stores(*_warps(m, lanes))
 
     return execute
 

@@ -18,12 +18,12 @@ from astdsl.emulator.formats.tensormap import TensorDataType, TensorMap
 from astdsl.emulator.groups import GroupLedger
 from astdsl.emulator.isa import Execute, executes
 from astdsl.emulator.isa.mbarrier import barrier_place
+from astdsl.emulator.lanes import Lanes
 from astdsl.emulator.reductions import OPERATIONS, combiner, map_dtype
 from astdsl.emulator.spread import Spread, own, spread_by_mask
 from astdsl.emulator.syntax import Address, Immediate, Symbol, Vector
 
 if TYPE_CHECKING:
-    from astdsl.emulator.lanes import Lanes
     from astdsl.emulator.machine import Machine
     from astdsl.emulator.operands import Getter, Operands
     from astdsl.emulator.scalars import Array
@@ -34,6 +34,7 @@ _TILED = (
     "L2::cache_hint", "cta_group::1", "cta_group::2", "tile::gather4", "tile::scatter4",
     *_DIMENSIONS,
 )  # fmt: skip
+_MAP_WORDS = 16
 _TENSOR_ALIGN_BYTES = 128
 
 
@@ -130,11 +131,9 @@ def _read_map(m: Machine, lanes: Lanes, space: str, address: int) -> TensorMap:
     known = m.state(_Maps).known
     if address in known:
         return known[address]
-    one = lanes.where(np.arange(lanes.n) == 0)
-    raw = b"".join(
-        m.memory.load(m, one, space, np.array([address + at]), np.dtype(np.uint64), 1)[0].tobytes()
-        for at in range(0, 128, 8)
-    )
+    one = Lanes.listed(np.repeat(lanes.index[:1], _MAP_WORDS))
+    words = address + 8 * np.arange(_MAP_WORDS)
+    raw = m.memory.load(m, one, space, words, np.dtype(np.uint64))[0].tobytes()
     try:
         found = TensorMap.from_bytes(raw)
         require_plain(found)

@@ -188,7 +188,7 @@ class _Instruction:
         b = _first(self.b, m, group.lanes, n)
         tile = locate(m, b, decode_wgmma_descriptor, self.b_shape)
         if self.a is None:
-            return Step(a_from_registers(m, group, self.a_registers, self.kind.a_type), tile)
+            return Step(a_from_registers(m, group, self.a_registers), tile)
         a = _first(self.a, m, group.lanes, n)
         return Step(locate(m, a, decode_wgmma_descriptor, self.a_shape), tile)
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Hashable, Iterable
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
+from astdsl.emulator.native.loops import FUNCTIONS
 from astdsl.emulator.native.table import NotCompiled
 from astdsl.emulator.native.writer import Form, leaves, write_form
 from astdsl.emulator.syntax import Immediate, Register
@@ -19,7 +20,7 @@ from astdsl.emulator.syntax import Immediate, Register
 if TYPE_CHECKING:
     from astdsl.emulator.operands import Operands
 
-__all__ = ["BLOCK_LANES", "ENTRIES", "Host", "host"]
+__all__ = ["BLOCK_LANES", "ENTRIES", "Host", "host", "started"]
 
 # A descriptor: the address of a function and of its operands (or the bits of constants).
 ENTRIES = 8
@@ -66,6 +67,7 @@ class Host:
         self._addresses: dict[str, int] = {}
         self._forms: dict[Hashable, Form | None] = {}
         self._engines: list[Any] = []
+        self._functions: dict[str, Callable[..., None]] = {}
         kind = ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * 4)
         self.run: Callable[[int, int, int, int], None] = kind(
             self._load(_RUN).get_function_address("run")
@@ -92,6 +94,15 @@ class Host:
             for i, body in enumerate(fresh):
                 self._addresses[body] = engine.get_function_address(f"form{i}")
         return [self._addresses[form.body] for form in forms]
+
+    def function(self, name: str) -> Callable[..., None]:
+        """Return a function of `loops`."""
+        found = self._functions.get(name)
+        if found is None:
+            text, n_arguments = FUNCTIONS[name]
+            kind = ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * n_arguments)
+            found = self._functions[name] = kind(self._load(text).get_function_address(name))
+        return found
 
     def _load(self, text: str) -> Any:
         engine = self._binding.create_mcjit_compiler(
@@ -135,3 +146,8 @@ def host() -> Host | None:
         cpu=binding.get_host_cpu_name(), features=features.flatten(), opt=_LEVEL
     )
     return Host(machine, binding)
+
+
+def started() -> Host | None:
+    """Return the compiler if some program has run for so long that it was started."""
+    return host() if host.cache_info().currsize else None

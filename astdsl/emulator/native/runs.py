@@ -38,8 +38,8 @@ class Budget:
     step: int = 8_000
     lane: int = 4
     # What compiling costs: for each instruction, and to begin at all (LLVM is loaded).
-    instruction: int = 60_000
-    start: int = 100_000_000
+    instruction: int = 40_000
+    start: int = 30_000_000
 
 
 class _Table:

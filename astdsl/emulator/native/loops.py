@@ -1,0 +1,348 @@
+"""Texts of LLVM functions that move data: nested loops over addresses.
+
+Invariant: each function writes what the NumPy code beside its caller would; counts are at least
+one, and vectors are read and written at any alignment that their elements have.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+__all__ = ["FUNCTIONS", "Function"]
+
+
+class Level(NamedTuple):
+    """A loop: `variable` goes from 0 to `count`, excluded; `lines` begin its body."""
+
+    variable: str
+    count: str
+    step: int
+    lines: str
+
+
+class Function(NamedTuple):
+    """A function's text, and its number of arguments, each 64 bits wide."""
+
+    text: str
+    n_arguments: int
+
+
+def _function(name: str, arguments: str, levels: list[Level]) -> Function:
+    """Return a function of nested loops, the outermost first; `ptr` and `i64` arguments."""
+    names = arguments.split()
+    declared = ", ".join(
+        f"ptr %{each[1:]}" if each.startswith("*") else f"i64 %{each}" for each in names
+    )
+    lines = [f"define void @{name}({declared}) {{", "entry:", "  br label %level0"]
+    for number, level in enumerate(levels):
+        before = "entry" if number == 0 else f"level{number - 1}"
+        last = number == len(levels) - 1
+        back = f"level{number}" if last else f"after{number + 1}"
+        lines += [
+            f"level{number}:",
+            f"  %{level.variable} = phi i64 [ 0, %{before} ], [ %next{number}, %{back} ]",
+            level.lines,
+        ]
+        if not last:
+            lines.append(f"  br label %level{number + 1}")
+    for number in reversed(range(len(levels))):
+        level = levels[number]
+        if number < len(levels) - 1:
+            lines.append(f"after{number + 1}:")
+        lines += [
+            f"  %next{number} = add i64 %{level.variable}, {level.step}",
+            f"  %more{number} = icmp slt i64 %next{number}, %{level.count}",
+            f"  br i1 %more{number}, label %level{number}, label %after{number}",
+        ]
+    return Function("\n".join([*lines, "after0:", "  ret void", "}"]), len(names))
+
+
+# Float16 to float32, eight at a time.
+_WIDEN = _function(
+    "widen", "*source *target n",
+    [Level("i", "n", 8, """
+  %from = getelementptr half, ptr %source, i64 %i
+  %narrow = load <8 x half>, ptr %from, align 2
+  %wide = fpext <8 x half> %narrow to <8 x float>
+  %to = getelementptr float, ptr %target, i64 %i
+  store <8 x float> %wide, ptr %to, align 4""")],
+)  # fmt: skip
+
+# The 16-byte chunks of a list, of each row of memory, from float16 to float32.
+_WIDEN_CHUNKS = _function(
+    "widen_chunks", "*memory row_bytes *chunks n_chunks n_rows *target",
+    [Level("row", "n_rows", 1, """
+  %skip = mul i64 %row, %row_bytes
+  %base = getelementptr i8, ptr %memory, i64 %skip
+  %done = mul i64 %row, %n_chunks"""),
+     Level("i", "n_chunks", 1, """
+  %entry.at = getelementptr i64, ptr %chunks, i64 %i
+  %chunk = load i64, ptr %entry.at, align 8
+  %from = getelementptr <8 x half>, ptr %base, i64 %chunk
+  %narrow = load <8 x half>, ptr %from, align 16
+  %wide = fpext <8 x half> %narrow to <8 x float>
+  %place = add i64 %done, %i
+  %to = getelementptr <8 x float>, ptr %target, i64 %place
+  store <8 x float> %wide, ptr %to, align 4""")],
+)  # fmt: skip
+
+# 16-byte units: global ones by their addresses, [boxes, units]; those of a list in the rows of
+# shared memory that boxes lie in; and values, [boxes, units].
+_BOX = """
+  %first = mul i64 %box, %n_units"""
+_SHARED_ROW = """
+  %row.at = getelementptr i64, ptr %rows, i64 %box
+  %row = load i64, ptr %row.at, align 8
+  %skip = mul i64 %row, %row_bytes
+  %base = getelementptr i8, ptr %memory, i64 %skip"""
+_NUMBER = """
+  %number = add i64 %first, %u"""
+_SHARED = """
+  %unit.at = getelementptr i64, ptr %units, i64 %u
+  %unit = load i64, ptr %unit.at, align 8
+  %shared = getelementptr <2 x i64>, ptr %base, i64 %unit"""
+_GLOBAL = """
+  %address.at = getelementptr i64, ptr %addresses, i64 %number
+  %address = load i64, ptr %address.at, align 8
+  %global = inttoptr i64 %address to ptr"""
+_VALUE = """
+  %value = getelementptr <2 x i64>, ptr %values, i64 %number"""
+
+
+def _units(name: str, arguments: str, head: str, source: str, target: str) -> Function:
+    body = _NUMBER + {"shared": _SHARED, "global": _GLOBAL, "value": _VALUE}[source]
+    body += {"shared": _SHARED, "global": _GLOBAL, "value": _VALUE}[target]
+    move = f"""
+  %unit.bits = load <2 x i64>, ptr %{source}, align 1
+  store <2 x i64> %unit.bits, ptr %{target}, align 1"""
+    levels = [Level("box", "n_boxes", 1, head), Level("u", "n_units", 1, body + move)]
+    return _function(name, arguments, levels)
+
+
+# The accumulator of wgmma: register r of a thread, in each block, is an element of its tile.
+_FRAGMENT = _function(
+    "fragment", "*tiles tile_elements *positions *registers n_registers n_threads n_blocks adds",
+    [Level("r", "n_registers", 1, """
+  %register.at = getelementptr i64, ptr %registers, i64 %r
+  %register.address = load i64, ptr %register.at, align 8
+  %register = inttoptr i64 %register.address to ptr
+  %row = mul i64 %r, %n_threads
+  %is_sum = icmp ne i64 %adds, 0"""),
+     Level("t", "n_threads", 1, """
+  %entry.number = add i64 %row, %t
+  %position.at = getelementptr i64, ptr %positions, i64 %entry.number
+  %position = load i64, ptr %position.at, align 8
+  %element = getelementptr float, ptr %tiles, i64 %position
+  %first = mul i64 %t, %n_blocks"""),
+     Level("b", "n_blocks", 1, """
+  %skip = mul i64 %b, %tile_elements
+  %from = getelementptr float, ptr %element, i64 %skip
+  %product = load float, ptr %from, align 4
+  %lane = add i64 %first, %b
+  %to = getelementptr float, ptr %register, i64 %lane
+  %old = load float, ptr %to, align 4
+  %total = fadd float %old, %product
+  ; Of two NaNs the first one's bits, whichever way round LLVM adds them.
+  %is_nan = fcmp uno float %old, %old
+  %quiet = fadd float %old, %old
+  %sum = select i1 %is_nan, float %quiet, float %total
+  %new = select i1 %is_sum, float %sum, float %product
+  store float %new, ptr %to, align 4""")],
+)  # fmt: skip
+
+# Pairs of float16 in registers, [entries, blocks], to rows of float32, [blocks, elements].
+_WIDEN_PAIRS = _function(
+    "widen_pairs", "*registers *positions n_entries n_blocks tile_elements *target",
+    [Level("e", "n_entries", 1, """
+  %position.at = getelementptr i64, ptr %positions, i64 %e
+  %position = load i64, ptr %position.at, align 8
+  %element = getelementptr float, ptr %target, i64 %position
+  %first = mul i64 %e, %n_blocks"""),
+     Level("b", "n_blocks", 1, """
+  %number = add i64 %first, %b
+  %from = getelementptr <2 x half>, ptr %registers, i64 %number
+  %narrow = load <2 x half>, ptr %from, align 4
+  %wide = fpext <2 x half> %narrow to <2 x float>
+  %skip = mul i64 %b, %tile_elements
+  %to = getelementptr float, ptr %element, i64 %skip
+  store <2 x float> %wide, ptr %to, align 4""")],
+)  # fmt: skip
+
+
+def _transpose() -> Function:
+    """Return the transpose of 32-bit elements, rows of both sides given by their addresses."""
+    outer = _addresses("source", "r")
+    inner = _addresses("target", "c")
+    loads = "".join(
+        f"\n  %a{i} = getelementptr i32, ptr %source{i}, i64 %c"
+        f"\n  %x0.{i} = load <8 x i32>, ptr %a{i}, align 4"
+        for i in range(8)
+    )
+    # Exchange neighbours, then pairs, then halves: three rounds of four pairs each.
+    rounds = "".join(_round(number) for number in range(3))
+    stores = "".join(
+        f"\n  %b{i} = getelementptr i32, ptr %target{i}, i64 %r"
+        f"\n  store <8 x i32> %x3.{i}, ptr %b{i}, align 4"
+        for i in range(8)
+    )
+    return _function(
+        "transpose",
+        "*sources *targets n_rows n_columns",
+        [
+            Level("r", "n_rows", 8, outer),
+            Level("c", "n_columns", 8, inner + loads + rounds + stores),
+        ],
+    )
+
+
+def _addresses(side: str, variable: str) -> str:
+    return f"\n  %{side}s.at = getelementptr i64, ptr %{side}s, i64 %{variable}" + "".join(
+        f"\n  %{side}{i}.at = getelementptr i64, ptr %{side}s.at, i64 {i}"
+        f"\n  %{side}{i}.address = load i64, ptr %{side}{i}.at, align 8"
+        f"\n  %{side}{i} = inttoptr i64 %{side}{i}.address to ptr"
+        for i in range(8)
+    )
+
+
+def _round(number: int) -> str:
+    """Return one round: rows whose numbers differ in a bit exchange elements that do."""
+    bit = 1 << number
+    low = [e if not e & bit else 8 + (e ^ bit) for e in range(8)]
+    high = [e ^ bit if not e & bit else 8 + e for e in range(8)]
+    lines = []
+    for i in range(8):
+        if not i & bit:
+            for to, order in ((i, low), (i | bit, high)):
+                mask = ", ".join(f"i32 {e}" for e in order)
+                lines.append(
+                    f"\n  %x{number + 1}.{to} = shufflevector <8 x i32> %x{number}.{i}, "
+                    f"<8 x i32> %x{number}.{i | bit}, <8 x i32> <{mask}>"
+                )
+    return "".join(lines)
+
+
+# Ordinary accesses of shared memory: one row a block, one address a lane, thread by thread.
+_THREAD = """
+  %first = mul i64 %t, %n_blocks"""
+_ADDRESS = """
+  %lane = add i64 %first, %b
+  %address.at = getelementptr i64, ptr %addresses, i64 %lane
+  %address = load i64, ptr %address.at, align 8"""
+_ROW = """
+  %skip = mul i64 %b, %row_bytes"""
+
+
+def _check(width: int, *, reads: bool) -> Function:
+    """Return what sets `bad` if an access is out of bounds, misaligned, or reads what is unwritten.
+
+    Addresses go up to `last`; the marks of what is written are bytes of one beside the memory.
+    """
+    body = (
+        _ADDRESS
+        + f"""
+  %beyond = icmp ugt i64 %address, %last
+  %low = and i64 %address, {width - 1}
+  %askew = icmp ne i64 %low, 0
+  %outside = or i1 %beyond, %askew"""
+    )
+    wrong = "%outside"
+    if reads:
+        written = int.from_bytes(b"\x01" * width, "little")
+        body += (
+            _ROW
+            + f"""
+  %inside = select i1 %beyond, i64 0, i64 %address
+  %row = getelementptr i8, ptr %marks, i64 %skip
+  %mark.at = getelementptr i8, ptr %row, i64 %inside
+  %mark = load i{8 * width}, ptr %mark.at, align 1
+  %unwritten = icmp ne i{8 * width} %mark, {written}
+  %wrong = or i1 %outside, %unwritten"""
+        )
+        wrong = "%wrong"
+    body += f"""
+  %now = zext i1 {wrong} to i64
+  %before = load i64, ptr %bad, align 8
+  %after = or i64 %before, %now
+  store i64 %after, ptr %bad, align 8"""
+    levels = [Level("t", "n_threads", 1, _THREAD), Level("b", "n_blocks", 1, body)]
+    name = f"check_{'load' if reads else 'store'}{width}"
+    return _function(name, "*addresses n_threads n_blocks *marks row_bytes last *bad", levels)
+
+
+def _access(bits: int, count: int, *, loads: bool) -> Function:
+    """Return what moves `count` registers of each lane from or to its address."""
+    heads = "".join(
+        f"\n  %register{k}.at = getelementptr i64, ptr %registers, i64 {k}"
+        f"\n  %register{k}.address = load i64, ptr %register{k}.at, align 8"
+        f"\n  %register{k} = inttoptr i64 %register{k}.address to ptr"
+        for k in range(count)
+    )
+    body = (
+        _ADDRESS
+        + _ROW
+        + """
+  %row = getelementptr i8, ptr %memory, i64 %skip
+  %place = getelementptr i8, ptr %row, i64 %address"""
+    )
+    for k in range(count):
+        here = f"\n  %here{k} = getelementptr i{bits}, ptr %register{k}, i64 %lane"
+        there = f"\n  %there{k} = getelementptr i{bits}, ptr %place, i64 {k}"
+        source, target = ("there", "here") if loads else ("here", "there")
+        body += (
+            here
+            + there
+            + f"""
+  %value{k} = load i{bits}, ptr %{source}{k}, align {bits // 8}
+  store i{bits} %value{k}, ptr %{target}{k}, align {bits // 8}"""
+        )
+    if not loads:
+        width = bits * count // 8
+        written = int.from_bytes(b"\x01" * width, "little")
+        body += f"""
+  %marks.row = getelementptr i8, ptr %marks, i64 %skip
+  %mark.at = getelementptr i8, ptr %marks.row, i64 %address
+  store i{8 * width} {written}, ptr %mark.at, align 1"""
+    levels = [Level("t", "n_threads", 1, _THREAD + heads), Level("b", "n_blocks", 1, body)]
+    name = f"{'load' if loads else 'store'}{bits}x{count}"
+    return _function(
+        name, "*addresses n_threads n_blocks *memory *marks row_bytes *registers", levels
+    )
+
+
+_SHAPES = ((32, 1), (32, 2), (32, 4), (64, 1), (64, 2))
+_ACCESSES = {
+    f"{'load' if loads else 'store'}{bits}x{count}": _access(bits, count, loads=loads)
+    for bits, count in _SHAPES
+    for loads in (True, False)
+}
+_CHECKS = {
+    f"check_{'load' if reads else 'store'}{width}": _check(width, reads=reads)
+    for width in (4, 8, 16)
+    for reads in (True, False)
+}
+
+
+FUNCTIONS: dict[str, Function] = {
+    "widen": _WIDEN,
+    "widen_chunks": _WIDEN_CHUNKS,
+    "widen_pairs": _WIDEN_PAIRS,
+    "fill": _units(
+        "fill",
+        "*memory row_bytes *rows *units n_units *addresses n_boxes",
+        _BOX + _SHARED_ROW,
+        "global",
+        "shared",
+    ),
+    "collect": _units(
+        "collect",
+        "*memory row_bytes *rows *units n_units *values n_boxes",
+        _BOX + _SHARED_ROW,
+        "shared",
+        "value",
+    ),
+    "scatter": _units("scatter", "*values n_units *addresses n_boxes", _BOX, "value", "global"),
+    "fragment": _FRAGMENT,
+    "transpose": _transpose(),
+    **_ACCESSES,
+    **_CHECKS,
+}
