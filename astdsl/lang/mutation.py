@@ -5,6 +5,9 @@ Invariant: what is compared is identity, so a change is seen whatever `==` means
 
 from __future__ import annotations
 
+import itertools
+import operator
+import sys
 import types
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
@@ -15,6 +18,8 @@ from astdsl.records import dataclass
 
 # Objects reached in one block; what lies farther from the kernel is not looked at.
 LIMIT = 20_000
+# Iterators over iterators.
+WRAPPERS = (enumerate, filter, map, zip)
 OPAQUE = (type, types.ModuleType, types.BuiltinFunctionType, types.CodeType)
 
 
@@ -81,8 +86,29 @@ def _parts(value: Any) -> Iterator[tuple[str, Any]]:
         yield from ((f" element {i}", part) for i, part in enumerate(sorted(value, key=id)))
     elif kind is types.MethodType:
         yield ".__self__", value.__self__
+    elif issubclass(kind, Iterator) and kind.__module__ in ("builtins", "itertools"):
+        yield from _state(value)
     elif not issubclass(kind, (Tile, *OPAQUE)) and not _is_library(kind):
         yield from _attributes(value)
+
+
+def _state(value: Any) -> Iterator[tuple[str, Any]]:
+    """Yield what an iterator of Python's still has to give, as far as Python tells."""
+    if type(value) is types.GeneratorType:
+        frame = value.gi_frame
+        yield "'s place", sys.intern(str(frame and frame.f_lasti))
+        yield "'s source", value.gi_yieldfrom
+        yield from (
+            (f"'s local {name}", x) for name, x in (frame.f_locals if frame else {}).items()
+        )
+    elif type(value) in WRAPPERS:
+        # What it was made of: functions and iterators, and the number of `enumerate`.
+        parts = value.__reduce__()[1]
+        yield from ((f"'s part {i}", x) for i, x in enumerate(parts) if not isinstance(x, int))
+    elif type(value) is itertools.count:
+        yield "'s place", sys.intern(repr(value))
+    else:
+        yield "'s place", sys.intern(str(operator.length_hint(value)))
 
 
 def _is_library(kind: type) -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -16,9 +18,10 @@ from astdsl import (
     i32,
     kernel,
     pipeline,
+    unroll,
     zeros,
 )
-from astdsl.errors import BranchMismatch
+from astdsl.errors import BranchMismatch, HiddenMutation
 from tests.witnesses import agree
 
 X = np.random.default_rng(0).integers(-4, 5, (6, 16)).astype(np.float32)
@@ -189,3 +192,50 @@ def test_a_name_that_a_closure_gives_another_shape_is_refused() -> None:
         changes_type.on("reference")(X)
     assert caught.value.help
     assert caught.value.places
+
+
+def factors() -> Iterator[float]:
+    yield from (1.0, 2.0, 3.0)
+
+
+ITERATORS: dict[str, Callable[[], Iterator[Any]]] = {
+    "list": lambda: iter([1.0, 2.0, 3.0]),
+    "generator": factors,
+    "count": lambda: itertools.count(1),
+    "map": lambda: map(abs, [1.0, 2.0, 3.0]),
+    "enumerate": lambda: (x for _, x in enumerate([1.0, 2.0, 3.0])),
+    "zip": lambda: (x for (x,) in zip([1.0, 2.0, 3.0], strict=True)),
+    "reversed": lambda: reversed([1.0, 2.0, 3.0]),
+}
+
+
+@pytest.mark.parametrize("name", ITERATORS)
+def test_an_iterator_that_a_loop_of_the_kernel_takes_from_is_refused(name: str) -> None:
+    make = ITERATORS[name]
+
+    @kernel
+    def taken(x: In[f32, "M N"], o: Out[f32, "M"]):
+        factor = make()
+        first = next(factor)
+        for i in range(x.shape[0]):
+            o[i] = x[i, 0] * next(factor) + first
+
+    with pytest.raises(HiddenMutation, match="is changed inside a block") as caught:
+        taken.on("reference")(X)
+    assert caught.value.help
+
+
+@kernel
+def taken_outside(x: In[f32, "M N"], o: Out[f32, "M"]):
+    factor = iter([1.0, 2.0, 3.0])
+    first = next(factor)
+    for i in range(x.shape[0]):
+        o[i] = x[i, 0] * first + sum(part for part in (1, 2))
+    for i in unroll(range(2)):
+        o[i] = next(factor)
+
+
+def test_an_iterator_that_python_alone_takes_from_is_pythons() -> None:
+    expected = X[:, 0] + 3
+    expected[:2] = 2, 3
+    assert np.array_equal(agree(taken_outside, lambda: (X,)), expected)
