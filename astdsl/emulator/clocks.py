@@ -144,10 +144,11 @@ class Clocks:
         known: Array = np.where(self.mask(lanes)[:, :, None], self.known, _ALWAYS).min(axis=1)
         return known[rows]
 
-    def past(self, who: Who) -> Array:
-        """Return what warps know and did, up to now."""
+    def past(self, who: Who, own: Array | None = None) -> Array:
+        """Return what warps know and did, up to now, or up to times given for all warps."""
         mine: Array = self.known[who]
-        mine[np.arange(len(mine)), self.actors(*who)] = self.now
+        at = np.arange(len(mine)), self.actors(*who)
+        mine[at] = self.now if own is None else own[who]
         return mine
 
     def fence(self, lanes: Lanes, scope: int) -> None:
@@ -216,7 +217,15 @@ class Channel:
         _, first = np.unique(key, return_index=True)
         return (blocks[first], warps[first]), (rows[first], columns[first])
 
-    def give(self, who: Who, rows: Array, columns: Array, *, relaxed: int | None = None) -> None:
+    def give(
+        self,
+        who: Who,
+        rows: Array,
+        columns: Array,
+        *,
+        relaxed: int | None = None,
+        own: Array | None = None,
+    ) -> None:
         """Add what warps know, and their own past, to the objects at which they arrive.
 
         Relaxed arrivals, of a scope, add only what a fence before them has released.
@@ -224,7 +233,7 @@ class Channel:
         self._reach(columns)
         who, objects = self._distinct(who, (rows, columns))
         clocks = self._clocks
-        given = clocks.past(who) if relaxed is None else clocks.released(who, relaxed)
+        given = clocks.past(who, own) if relaxed is None else clocks.released(who, relaxed)
         if given is not None:
             np.maximum.at(self._held, objects, given)
         if relaxed is None:

@@ -47,7 +47,7 @@ HELP = {
     "E251": "wait for the operation in flight before another one uses its memory",
     "E252": _FENCE,
     "E253": "keep barriers and data apart in shared memory",
-    "E254": "close and wait for the groups of copies that are in flight",
+    "E254": "show the changed tensor map to copies by fences of the tensormap proxy",
     "E256": "wait for everything in flight before the block ends",
     **dict.fromkeys(["E255", "E257", "E258", "E259"], _COPY),
     **dict.fromkeys([f"E26{n}" for n in range(10)], _PRODUCT),

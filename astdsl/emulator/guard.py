@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from astdsl.emulator.clocks import Clocks, Who
+from astdsl.emulator.farewells import Farewells
 from astdsl.emulator.global_races import GlobalRaces
 from astdsl.emulator.ledger import Ledger, Strength, word_keys
 from astdsl.emulator.mbarriers import BARRIER_BYTES, mbarriers_of
@@ -85,6 +86,7 @@ class SharedGuard:
         m.memory.globals.races = GlobalRaces.of(m)
         if m.memory.globals.races is not None:
             self._ledgers.append(Ledger(m, m.memory.globals.races.clocks))
+        self._farewells = Farewells(m, self.clocks) if m.launch.cluster_size > 1 else None
         # What is accessed now is strong: no race with what is strong too.
         self.strong = False
 
@@ -98,6 +100,8 @@ class SharedGuard:
             if busy.any():
                 raise self._collision(lanes, rows, offsets, busy, "read")
         self.races.read(lanes, rows, offsets, width, strong=self.strong)
+        if self._farewells is not None:
+            self._farewells.note(lanes, rows)
 
     def write(self, lanes: Lanes, rows: Array, offsets: Array, width: int) -> None:
         """Check an ordinary write; no proxy fence covers it yet."""
@@ -109,6 +113,8 @@ class SharedGuard:
                 raise self._collision(lanes, rows, offsets, busy, "written")
         self._clean[rows, offsets >> _CHUNK_SHIFT] = False
         self.races.write(lanes, rows, offsets, width, strong=self.strong)
+        if self._farewells is not None:
+            self._farewells.note(lanes, rows)
 
     def fence(self, lanes: Lanes) -> None:
         """Run `fence.proxy.async` of warps."""
@@ -156,6 +162,8 @@ class SharedGuard:
         who, clusters = self._at_cluster(lanes)
         for ledger in self._ledgers:
             ledger.cluster_barriers.give(who, clusters, clusters * 0, relaxed=relaxed)
+        if self._farewells is not None:
+            self._farewells.arrive(lanes)
 
     def pass_cluster(self, lanes: Lanes) -> None:
         """Note that warps pass the barriers of their clusters."""
@@ -163,6 +171,8 @@ class SharedGuard:
         for ledger in self._ledgers:
             ledger.cluster_barriers.take(who, clusters, clusters * 0)
         self.races.meet(who)
+        if self._farewells is not None:
+            self._farewells.met(lanes)
 
     def _at_cluster(self, lanes: Lanes) -> tuple[Who, Array]:
         who = self.clocks.warps(lanes)
@@ -174,8 +184,12 @@ class SharedGuard:
         """Note that warps arrive at mbarriers."""
         self.races.touch(lanes, rows, offsets, BARRIER_BYTES)
         who, columns = self.clocks.warps(lanes), self._barriers.columns(offsets)
+        own = self.races.untold(lanes)
+        if self._farewells is not None:
+            self._farewells.note(lanes, rows)
         for ledger in self._ledgers:
-            ledger.mbarriers.give(who, rows, columns, relaxed=relaxed)
+            past = own if ledger.clocks is self.clocks else None
+            ledger.mbarriers.give(who, rows, columns, relaxed=relaxed, own=past)
 
     def pass_mbarrier(
         self, lanes: Lanes, rows: Array, offsets: Array, *, relaxed: int | None = None

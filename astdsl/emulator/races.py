@@ -55,8 +55,10 @@ class SharedRaces:
         self._clocks = clocks
         self._weak = _Stamps((n, words))
         self._strong: _Stamps | None = None
-        # When the lanes of each warp met last.
+        # When the lanes of each warp met last; when each lane accessed last, and signalled last.
         self._met = np.zeros(clocks.known.shape[:2], np.int32)
+        self._last = np.zeros(m.n_lanes, np.int32)
+        self._told = np.zeros(m.n_lanes, np.int32)
         # Of each chunk: the last ordinary accesses, and when the async proxy wrote or read it last.
         self.stored = np.zeros((n, words // WORDS_PER_CHUNK), np.int32)
         self._loaded = np.zeros_like(self.stored)
@@ -85,7 +87,7 @@ class SharedRaces:
             what = ("read", (self._copied,))
             self._check_async(lanes, rows, offsets, self._known(lanes), what)
         mine = self._own(strong)
-        mine.newest_read = clocks.tick()
+        self._last[lanes.sel] = mine.newest_read = clocks.tick()
         made = clocks.stamps(*clocks.warps(lanes))
         self._stamp(mine.read, rows, offsets, width, made)
         self._stamp(mine.reader, rows, offsets, width, self._lane_numbers(lanes))
@@ -106,12 +108,36 @@ class SharedRaces:
             what = ("written", (self._copied, self._fetched))
             self._check_async(lanes, rows, offsets, self._known(lanes), what)
         mine = self._own(strong)
-        mine.newest_write = clocks.tick()
+        self._last[lanes.sel] = mine.newest_write = clocks.tick()
         made = clocks.stamps(*clocks.warps(lanes))
         kept = made if width >= WORD_BYTES else made * 0
         self._stamp(mine.written, rows, offsets, width, kept)
         self._stamp_writers(mine.writer, lanes, rows, offsets, width)
         self.stored.reshape(-1)[self._chunk(rows, offsets)] = made
+
+    def written_late(self, lanes: Lanes, rows: Array, offsets: Array, width: int) -> None:
+        """Note that what lanes wrote asynchronously is there now, as they have waited for it."""
+        self._weak.newest_write = self._clocks.tick()
+        made = self._clocks.stamps(*self._clocks.warps(lanes))
+        self._stamp(self._weak.written, rows, offsets, width, made)
+        self._stamp_writers(self._weak.writer, lanes, rows, offsets, width)
+        self.stored.reshape(-1)[self._chunk(rows, offsets)] = made
+        self._last[lanes.sel] = self._clocks.now
+
+    def untold(self, lanes: Lanes) -> Array:
+        """Return up to when the past of each warp is told by lanes that signal, [blocks, warps].
+
+        That of the other lanes of a warp is not, unless the lanes have met since.
+        """
+        clocks, m = self._clocks, self._m
+        own = np.full(self._met.shape, clocks.now, np.int32)
+        self._told[lanes.sel] = clocks.now
+        late = self._last > self._told
+        rows, warps = m.block_of[late], m.thread_of[late] >> 5
+        late_at = self._last[late] > self._met[rows, warps]
+        rows, warps = rows[late_at], warps[late_at]
+        own[rows, warps] = self._met[rows, warps]
+        return own
 
     def _stamp_writers(
         self, writers: Array, lanes: Lanes, rows: Array, offsets: Array, width: int

@@ -87,3 +87,47 @@ def test_every_field_has_its_codes() -> None:
     for field, ordinal, value in wrong:
         with pytest.raises(FormatError):
             replaced(raw, field, ordinal, value)
+
+
+FENCE = "fence.proxy.tensormap::generic.acquire.gpu [%d0], 128;"
+
+
+def launched(change: str, between: str) -> np.ndarray[Any, Any]:
+    """Change a map that lies in global memory where it is, and copy by it."""
+    body = f"""
+      mov.u32 %r0, %tid.x; setp.eq.u32 %p0, %r0, 0; mov.u32 %r1, smem; add.u32 %r2, %r1, 512;
+      ld.param.u64 %d0, [a0]; ld.param.u64 %d1, [a1]; ld.param.u64 %d2, [a2];
+      @%p0 mbarrier.init.shared::cta.b64 [%r2], 1; bar.sync 0;
+      {change} {between}
+      @%p0 mbarrier.arrive.expect_tx.shared::cta.b64 _, [%r2], 128;
+      @%p0 cp.async.bulk.tensor.2d.shared::cta.global.tile.mbarrier::complete_tx::bytes
+        [%r1], [%d0, {{0, 0}}], [%r2];
+      {wait("%r2", 0)}
+      shl.b32 %r4, %r0, 2; add.u32 %r8, %r1, %r4; ld.shared.b32 %r9, [%r8];
+      mul.wide.u32 %d6, %r0, 4; add.u64 %d8, %d2, %d6; st.global.b32 [%d8], %r9;
+    """
+    old, new = np.zeros((4, 8), np.uint32), np.arange(32, dtype=np.uint32).reshape(4, 8) + 1
+    raw = np.frombuffer(TensorMap.of(old, (4, 8)).to_bytes(), np.uint64)
+    memory, out = np.zeros(24, np.uint64), np.zeros((4, 8), np.uint32)
+    start = -memory.__array_interface__["data"][0] % 64 // 8
+    given = memory[start : start + 16]
+    given[:] = raw
+    text = kernel(body, ["u64", "u64", "u64", "u64"], shared_bytes=1024)
+    run(text, "k", (1,), (32,), [given, new, out, old])
+    return out
+
+
+CHANGE = "@%p0 tensormap.replace.tile.global_address.global.b1024.b64 [%d0], %d1;"
+RELEASE = "fence.proxy.tensormap::generic.release.gpu;"
+broken = faulting(launched)
+
+
+def test_a_map_changed_in_place_needs_a_release_and_an_acquire() -> None:
+    assert (launched(CHANGE, RELEASE + FENCE) == np.arange(32).reshape(4, 8) + 1).all()
+    assert "without a tensormap proxy acquire" in broken("E254", CHANGE, RELEASE)
+    assert "without a tensormap proxy release" in broken("E254", CHANGE, FENCE)
+    assert "without a tensormap proxy acquire" in broken("E254", CHANGE, FENCE + RELEASE)
+
+
+def test_a_map_that_nobody_changed_needs_none() -> None:
+    assert not launched("", "").any()

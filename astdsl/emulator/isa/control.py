@@ -88,7 +88,7 @@ def prepare_trap(ops: Operands) -> Control:
 
 _FENCE_WORDS = (
     "sc", "acq_rel", "acquire", "release", "cta", "cluster", "gpu", "gl", "sys", "proxy", "alias",
-    "tensormap::generic", "sync_restrict::shared::cta", "sync_restrict::shared::cluster",
+    "sync_restrict::shared::cta", "sync_restrict::shared::cluster",
 )  # fmt: skip
 
 

@@ -15,37 +15,48 @@ import numpy as np
 from astdsl.emulator.asynchronous import Operation
 from astdsl.emulator.isa import Execute, executes
 from astdsl.emulator.isa.mbarrier import barrier_place, use
+from astdsl.emulator.lanes import Lanes
 from astdsl.emulator.scalars import UNSIGNED
 from astdsl.emulator.syntax import Immediate
 
 if TYPE_CHECKING:
-    from astdsl.emulator.lanes import Index, Lanes
+    from astdsl.emulator.lanes import Index
     from astdsl.emulator.machine import Machine
     from astdsl.emulator.operands import Operands
-    from astdsl.emulator.scalars import Array
+    from astdsl.emulator.scalars import Array, BoolArray
 
 
 @dataclass(slots=True, eq=False)
 class _Copy:
-    """A copy in flight, and in which group of each of its lanes it is (0 = not committed)."""
+    """A copy in flight, and in which group of each of its lanes it is (0 = not committed).
+
+    `target` are the rows and offsets that it fills, `size` bytes a lane.
+    """
 
     operation: Operation
     index: Index
     group: Array
+    target: tuple[Array, Array]
+    size: int
+    awaited: BoolArray
 
 
 class Copies:
     """The `cp.async` operations of a machine, by thread and group."""
 
     def __init__(self, m: Machine) -> None:
-        self.asynchronous = m.asynchronous
+        self.m = m
         self.groups = np.zeros(m.n_lanes, np.int64)
         self.copies: list[_Copy] = []
 
-    def add(self, operation: Operation, lanes: Lanes) -> None:
+    def add(
+        self, operation: Operation, lanes: Lanes, target: tuple[Array, Array], size: int
+    ) -> None:
         """Note a copy of these lanes, in no group yet."""
-        self.copies = [copy for copy in self.copies if not copy.operation.done]
-        self.copies.append(_Copy(operation, lanes.index, np.zeros(lanes.n, np.int64)))
+        self.copies = [copy for copy in self.copies if not copy.awaited.all()]
+        none = np.zeros(lanes.n, np.bool_)
+        group = np.zeros(lanes.n, np.int64)
+        self.copies.append(_Copy(operation, lanes.index, group, target, size, none))
 
     def commit(self, lanes: Lanes) -> None:
         """Put the lanes' open copies into a new group of each."""
@@ -63,13 +74,28 @@ class Copies:
             if n_pending is not None:
                 old = copy.group <= self.groups[copy.index] - n_pending
                 wanted = wanted & (copy.group > 0) & old
-            if wanted.any():
-                self.asynchronous.complete(copy.operation)
+            self._await(copy, wanted)
 
-    def of(self, lanes: Lanes) -> list[Operation]:
+    def of(self, lanes: Lanes) -> list[_Copy]:
         """Return the copies that some of the lanes have in flight."""
         member = self._members(lanes)
-        return [copy.operation for copy in self.copies if member[copy.index].any()]
+        return [copy for copy in self.copies if member[copy.index].any()]
+
+    def finish(self, copy: _Copy, lanes: Lanes) -> None:
+        """Complete a copy for lanes whose arrival at an mbarrier follows it."""
+        self._await(copy, self._members(lanes)[copy.index])
+
+    def _await(self, copy: _Copy, wanted: BoolArray) -> None:
+        """Complete a copy; what it wrote counts as written now by the lanes that waited."""
+        new = wanted & ~copy.awaited
+        if not new.any():
+            return
+        self.m.asynchronous.complete(copy.operation)
+        copy.awaited |= new
+        if self.m.guard is not None:
+            rows, offsets = (part[new] for part in copy.target)
+            lanes = Lanes.of(copy.index[new])
+            self.m.guard.races.written_late(lanes, rows, offsets, copy.size)
 
     def _members(self, lanes: Lanes) -> Array:
         member = np.zeros(len(self.groups), np.bool_)
@@ -103,7 +129,7 @@ def prepare_copy(ops: Operands) -> Execute:
         perform = partial(_copy, m, m.pc, lanes, (rows, offsets), (addresses, n_valid), size)
         place = m.place_text(m.pc)
         operation = m.asynchronous.issue(Operation(perform, f"cp.async of {size} bytes", place))
-        m.state(Copies).add(operation, lanes)
+        m.state(Copies).add(operation, lanes, (rows, offsets), size)
 
     return execute
 
@@ -173,12 +199,12 @@ def prepare_arrive(ops: Operands) -> Execute:
 
     def execute(m: Machine, lanes: Lanes) -> None:
         rows, offsets = (np.array(part) for part in place(m, lanes))
-        copies = m.state(Copies).of(lanes)
-        ones = np.ones(lanes.n, np.int64)
+        copies, ones = m.state(Copies), np.ones(lanes.n, np.int64)
+        earlier = copies.of(lanes)
 
         def perform() -> None:
-            for copy in copies:
-                m.asynchronous.complete(copy)
+            for copy in earlier:
+                copies.finish(copy, lanes)
             use(m, lanes, lambda barriers: barriers.arrive(rows, offsets, ones))
             if m.guard is not None:
                 m.guard.arrive_mbarrier(lanes, rows, offsets)

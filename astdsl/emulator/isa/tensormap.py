@@ -10,18 +10,22 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from astdsl.emulator.clocks import scope_number
 from astdsl.emulator.convergence import Gathering
 from astdsl.emulator.formats.errors import FormatError
 from astdsl.emulator.formats.fields import FIELDS, ORDINAL_FIELDS, replaced
 from astdsl.emulator.formats.tensormap import MAP_BYTES
 from astdsl.emulator.isa import Control, Execute, controls, executes
 from astdsl.emulator.lanes import Lanes
+from astdsl.emulator.map_changes import MapChanges
+from astdsl.emulator.scalars import one_a_lane
 
 if TYPE_CHECKING:
     from astdsl.emulator.machine import Machine
     from astdsl.emulator.operands import Operands
 
 _WORD = np.dtype(np.uint64)
+_PART = np.dtype(np.uint32)
 _WARP = 32
 
 
@@ -60,8 +64,36 @@ def prepare_replace(ops: Operands) -> Execute:
             except FormatError as error:
                 raise m.fault("E255", str(error), int(lane)) from None
             _write(m, one, space, int(at), raw)
+            if m.memory.split_generic(np.array([at]))[0][0] == "global":
+                m.state(MapChanges).change(int(lane), int(at), releases=False)
 
     return execute
+
+
+@executes("fence.proxy.tensormap::generic")
+def prepare_fence(ops: Operands) -> Execute:
+    """`fence.proxy.tensormap::generic.{release,acquire}.scope {[addr], 128}` (PTX ISA 9.7.13.4)."""
+    ops.allow("proxy", "tensormap::generic", "release", "acquire", "cta", "cluster", "gpu", "sys")
+    scope = scope_number(ops.modifiers)
+    if ops.has("release"):
+
+        def release(m: Machine, lanes: Lanes) -> None:
+            m.state(MapChanges).release(lanes)
+            if m.guard is not None:
+                m.guard.fence_memory(lanes, scope)
+
+        return release
+    address = ops.address(ops.args[0])
+    if ops.immediate(ops.args[1]) != MAP_BYTES:
+        raise ops.refuse(f"{MAP_BYTES} bytes are acquired")
+    ops.sensitive += ops.reads
+
+    def acquire(m: Machine, lanes: Lanes) -> None:
+        m.state(MapChanges).acquire(lanes, one_a_lane(address(m, lanes), lanes.n).tolist())
+        if m.guard is not None:
+            m.guard.fence_memory(lanes, scope)
+
+    return acquire
 
 
 @controls("tensormap.cp_fenceproxy")
@@ -76,17 +108,22 @@ def prepare_copy(ops: Operands) -> Control:
         raise ops.refuse(f"{MAP_BYTES} bytes are copied")
     target, source = ops.address(ops.args[0]), ops.address(ops.args[1])
     ops.sensitive += ops.reads
-    gathering = Gathering(_WARP)
+    gathering, scope = Gathering(_WARP), scope_number(ops.modifiers)
 
     def execute(m: Machine, lanes: Lanes) -> Lanes:
         whole = gathering.complete(m, lanes)
         if whole.n:
-            leaders = whole.where(m.thread_of[whole.sel] % _WARP == 0)
-            places = np.broadcast_to(target(m, leaders), leaders.n)
-            origins = np.broadcast_to(source(m, leaders), leaders.n)
-            for lane, to, at in zip(leaders.index, places, origins, strict=True):
-                one = Lanes.of(np.array([lane]))
-                _write(m, one, "global", int(to), _read(m, one, "shared", int(at)))
+            # Lane k copies the k-th word.
+            words = (m.thread_of[whole.sel] % _WARP * _PART.itemsize).astype(np.int64)
+            origins = np.broadcast_to(source(m, whole), whole.n) + words
+            parts, undefined = m.memory.load(m, whole, "shared", origins, _PART)
+            places = np.broadcast_to(target(m, whole), whole.n) + words
+            m.memory.store(m, whole, "global", places, parts, undefined)
+            leaders = words == 0
+            for lane, place in zip(whole.index[leaders], places[leaders], strict=True):
+                m.state(MapChanges).change(int(lane), int(place), releases=True)
+            if m.guard is not None:
+                m.guard.fence_memory(whole, scope)
         return whole
 
     return execute

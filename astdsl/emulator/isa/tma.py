@@ -19,6 +19,7 @@ from astdsl.emulator.groups import GroupLedger
 from astdsl.emulator.isa import Execute, executes
 from astdsl.emulator.isa.mbarrier import barrier_place
 from astdsl.emulator.lanes import Lanes
+from astdsl.emulator.map_changes import MapChanges
 from astdsl.emulator.reductions import OPERATIONS, combiner, map_dtype
 from astdsl.emulator.spread import Spread, own, spread_by_mask
 from astdsl.emulator.syntax import Address, Immediate, Symbol, Vector
@@ -131,6 +132,7 @@ def _read_map(m: Machine, lanes: Lanes, space: str, address: int) -> TensorMap:
     known = m.state(_Maps).known
     if address in known:
         return known[address]
+    m.state(MapChanges).require_shown(lanes, address)
     one = Lanes.listed(np.repeat(lanes.index[:1], _MAP_WORDS))
     words = address + 8 * np.arange(_MAP_WORDS)
     raw = m.memory.load(m, one, space, words, np.dtype(np.uint64))[0].tobytes()
