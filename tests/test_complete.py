@@ -36,7 +36,10 @@ def test_no_base_class_has_a_meaning() -> None:
 
 # What never reaches a rule of code generation: the schedule takes pipelines and products of tiles
 # apart, the launch plan holds the grid, the conditions of the launch, and its scratch.
-SCHEDULED = {ops.Multiprocessors, ops.Pipeline, ops.Dot, ops.Launch, ops.Assert, ops.AllocGmem}
+SCHEDULED = {
+    ops.Multiprocessors, ops.Pipeline, ops.Dot, ops.ScaledDot, ops.Launch, ops.Assert,
+    ops.AllocGmem,
+}  # fmt: skip
 
 
 def test_every_operation_is_scheduled_away_or_has_a_rule_of_code_generation() -> None:

@@ -31,6 +31,7 @@ LANGUAGE = [
     "atomic_xor", "atomic_exchange", "atomic_cas", "GMEM", "SMEM", "Barrier", "barrier_arrive",
     "barrier_wait", "copy_gmem_to_smem", "copy_smem_to_gmem", "commit_smem_to_gmem_group",
     "wait_smem_to_gmem", "commit_smem", "TMEM", "ACC", "wgmma", "wgmma_wait", "tcgen05_mma",
+    "TMEMLayout", "async_copy_scales_to_tmem",
     "nd_loop", "emit_pipeline", "planar_snake", "when", "KernelError",
 ]  # fmt: skip
 LIKE_BUILTINS = ["abs", "all", "any", "max", "min", "pow", "round", "sum"]

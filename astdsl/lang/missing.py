@@ -14,10 +14,6 @@ _PRODUCT = "`a @ b` in a pipeline runs on the tensor core"
 _COPY = "`copy_gmem_to_smem` and `copy_smem_to_gmem` copy windows; `pipeline` does by itself"
 _GRID = "the outermost `pipeline` or `parallel` gives the indices"
 _LOOP = "`with pipeline(...)` is the same loop"
-_TENSOR = (
-    "leave `layout` out: it follows from the use, 128 rows in as many lanes, 64 rows in 16 lanes "
-    "of each warp; `dot(a, b, a_scale=, b_scale=)` multiplies what is scaled by blocks"
-)
 
 MISSING = {
     **dict.fromkeys(["mma"], _PRODUCT),
@@ -25,7 +21,6 @@ MISSING = {
     "cluster_id": _GRID,
     **dict.fromkeys(["dynamic_scheduling_loop"], _LOOP),
     **dict.fromkeys(["emit_pipeline_warp_specialized"], _LOOP),
-    "TMEMLayout": _TENSOR,
     "ClusterBarrier": "`Barrier` is for one block",
 }
 

@@ -23,6 +23,7 @@ from astdsl.lang.refs import Ref, whole_ref
 from astdsl.lang.roots import Root
 from astdsl.lang.shapes import as_shape, forget_edges
 from astdsl.lang.sync import Barrier, BarrierSlot, as_slot
+from astdsl.lang.tmem_scales import TMEMLayout, is_scales, scales_memory, start_scaled
 from astdsl.lang.tracing import emit, fault
 from astdsl.lang.values import Tile, as_operand, require_dtype
 
@@ -45,11 +46,13 @@ def TMEM(  # noqa: N802
 
     `async_load_tmem` and `async_store_tmem` move tiles; `tcgen05_mma` adds products to it. With
     `packed`, elements of 16 bits are two to a cell, of 8 bits four, as products read their left
-    operand; without, each takes a cell of 32 bits. Parts are columns of all rows, at any kernel
-    integer: `acc.at[:, ds(start, 64)]`. A block has 512 columns of cells. PTX: tcgen05.alloc.
+    operand; without, each takes a cell of 32 bits. With `layout=TMEMLayout.SCALES` it holds (rows,
+    count) scales of an operand of products, f8e8m0 or f8e4m3: `async_copy_scales_to_tmem`.
+    Parts are columns of all rows, at any kernel integer: `acc.at[:, ds(start, 64)]`. A block has
+    512 columns of cells. PTX: tcgen05.alloc.
     Errors: ShapeMismatch, TypeMismatch, UnsupportedFeature.
     """
-    if collective or layout is not None:
+    if collective or layout not in (None, TMEMLayout.SCALES):
         raise fault(
             UnsupportedFeature,
             f"`TMEM(..., {'collective' if collective else 'layout'}=)` is not in this version",
@@ -57,6 +60,8 @@ def TMEM(  # noqa: N802
             "rows in as many lanes, 64 rows in 16 lanes of each warp",
         )
     extents, kind = as_shape(shape, "`TMEM`"), require_dtype(dtype, "`TMEM`")
+    if layout is TMEMLayout.SCALES:
+        return scales_memory(extents, kind)
     if len(extents) != 2 or extents[0] not in ROWS or not extents[1]:
         raise fault(
             ShapeMismatch,
@@ -115,6 +120,13 @@ def _require_tensor(function: str, argument: str, x: object) -> Ref:
             f"`{argument}` of `{function}` is in tensor memory, got {got}",
             help="`TMEM((128, 128), f32)` makes some; `.at[:, ds(start, n)]` is a part",
         )
+    if is_scales(x):
+        raise fault(
+            TypeMismatch,
+            f"`{argument}` of `{function}` is no memory for scales, got {x}",
+            (x.root.value, "allocated here"),
+            help="`async_copy_scales_to_tmem` fills it, `tcgen05_mma(..., a_scale=)` reads it",
+        )
     x = x.as_window(f"`{function}`")
     rows, columns = x.axes
     whole = rows.whole and rows.kept and columns.kept and columns.step == 1
@@ -168,16 +180,22 @@ def tcgen05_mma(
     rows of 16. With a `barrier`, made with
     `orders_tensor_core=True`, the products of this thread arrive on it when they are done:
     `tcgen05_commit_arrive`. `accumulate` may be a kernel value.
+    With `a_scale` (m, k/block) and `b_scale` (n, k/block), both memory of `TMEMLayout.SCALES`, the
+    operands are scaled by blocks along k: f8 for each 32 by f8e8m0, f4e2m1 so, or for each 16 by
+    f8e4m3, whose sign is ignored; m is 128, and `a` in shared memory.
     PTX: tcgen05.mma. Errors: TypeMismatch, ShapeMismatch, UnsupportedFeature.
     """
-    refused = {"a_scale": a_scale, "b_scale": b_scale, "a_sparse_metadata": a_sparse_metadata}
-    for name, given in (refused | {"collective_axis": collective_axis}).items():
+    refused = {"a_sparse_metadata": a_sparse_metadata, "collective_axis": collective_axis}
+    for name, given in refused.items():
         if given is not None:
             raise fault(
                 UnsupportedFeature,
                 f"`tcgen05_mma(..., {name}=)` is not in this version",
                 help="leave it out: dense operands of one block are multiplied",
             )
+    if a_scale is not None or b_scale is not None:
+        _start_scaled(acc, (a, b), barrier, (a_scale, b_scale), accumulate)
+        return
     name = "tcgen05_mma"
     target, right = _require_tensor(name, "acc", acc), require_operand(name, "b", b)
     in_tensor_memory = isinstance(a, Ref) and a.space == TENSOR
@@ -206,6 +224,28 @@ def tcgen05_mma(
         **fields,
         **operand_fields(name, "b", right),
     )
+    if slot is not None:
+        emit(ops.TensorCommit, barrier=slot.barrier.value, index=slot.index)
+
+
+def _start_scaled(
+    acc: object,
+    operands: tuple[object, object],
+    barrier: object,
+    scales: tuple[object, object],
+    accumulate: object,
+) -> None:
+    target = _require_tensor("tcgen05_mma", "acc", acc)
+    if target.dtype is not f32:
+        raise fault(
+            TypeMismatch,
+            f"`tcgen05_mma` sums scaled products in f32, and `acc` is of {target.dtype}",
+            help="give the accumulator that dtype",
+        )
+    slot = None if barrier is None else _require_slot("tcgen05_mma", barrier)
+    condition = as_condition(accumulate, "`accumulate`").value
+    column = index_value(target.axes[1].start)
+    start_scaled(target, column, condition, operands, scales)
     if slot is not None:
         emit(ops.TensorCommit, barrier=slot.barrier.value, index=slot.index)
 

@@ -87,7 +87,7 @@ WRONG: dict[str, tuple[Callable[[], Any], str]] = {
     "no barrier": (lambda: tcgen05_commit_arrive(3), "`barrier` of `tcgen05_commit_arrive` is a"),
     "scales": (
         lambda: tcgen05_mma(TMEM((128, 64)), smem(128, 64), smem(64, 64), a_scale=1),
-        "a_scale=)` is not in this version",
+        "`a_scale` of `tcgen05_mma` is tensor memory for scales, got 1",
     ),
     "an order that is no bool": (
         lambda: Barrier(orders_tensor_core=2),
