@@ -284,6 +284,20 @@ def module_arguments(draw: st.DrawFn) -> list[Any]:
 # number stays far below 2**31.
 
 VARIABLES = ("a", "b", "c")
+INTEGERS = ("name", "constant", "sum", "product", "choice", "min", "walrus", "bump")
+CLOSURES = [
+    "def bump(k):",
+    "    nonlocal a",
+    "    a = (a + k) % 101",
+    "    return a % 7",
+    "def note(k):",
+    "    nonlocal b, c",
+    "    if k > b:",
+    "        c = (c + 1) % 101",
+    "    else:",
+    "        b -= 1",
+    "    return c > k",
+]
 COMPARISONS = ("<", "<=", ">", ">=", "==", "!=")
 
 
@@ -298,11 +312,15 @@ class ProgramDrawer:
     def integer(self, depth: int = 2) -> str:
         """Draw an expression whose value is an integer below a few thousand."""
         names = ("n", "m", *VARIABLES)
-        kind = self.draw(st.sampled_from(("name", "constant", "sum", "product", "choice", "min")))
+        kind = self.draw(st.sampled_from(INTEGERS))
         if depth == 0 or kind == "name":
             return self.draw(st.sampled_from(names))
         if kind == "constant":
             return str(self.draw(st.integers(-3, 5)))
+        if kind == "walrus":
+            return f"({self._target()} := {self.integer(depth - 1)} % 101)"
+        if kind == "bump":
+            return f"bump({self.integer(depth - 1)})"
         x, y = self.integer(depth - 1), self.integer(depth - 1)
         if kind == "choice":
             return f"({x} if {self.condition(depth - 1)} else {y})"
@@ -314,13 +332,16 @@ class ProgramDrawer:
 
     def condition(self, depth: int = 2) -> str:
         """Draw a condition."""
-        kind = self.draw(st.sampled_from(("compare", "chain", "and", "or", "not", "in")))
+        kinds = ("compare", "chain", "and", "or", "not", "in", "note")
+        kind = self.draw(st.sampled_from(kinds))
         if depth == 0 or kind == "compare":
             return f"{self.integer(0)} {self.draw(st.sampled_from(COMPARISONS))} {self.integer(0)}"
         if kind == "chain":
             return f"{self.integer(0)} < {self.integer(depth - 1)} <= {self.integer(0)}"
         if kind == "not":
             return f"not ({self.condition(depth - 1)})"
+        if kind == "note":
+            return f"note({self.integer(depth - 1)})"
         if kind == "in":
             return f"{self.integer(0)} in (1, n, 4)"
         return f"({self.condition(depth - 1)} {kind} {self.condition(depth - 1)})"
@@ -411,7 +432,7 @@ def _indented(lines: list[str]) -> list[str]:
 def programs(draw: st.DrawFn) -> str:
     """Draw the text of `helper(n, m)`, and of a kernel `f(n, m, o)` that stores what it returns."""
     drawer = ProgramDrawer(draw)
-    body = [f"a, b, c = {draw(st.integers(0, 4))}, n % 101, m % 101"]
+    body = [f"a, b, c = {draw(st.integers(0, 4))}, n % 101, m % 101", *CLOSURES]
     for _ in range(draw(st.integers(1, 3))):
         body += drawer.statement(3, 0)
     lines = ["def helper(n, m):", *_indented([*body, "return a + b * 2 + c"])]
