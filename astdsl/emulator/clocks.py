@@ -2,9 +2,10 @@
 
 Time counts the accesses of the machine.  A warp learns of others when it passes a barrier at which
 they arrived.  The actors of a cluster (or of all blocks, where these meet in global memory) are the
-warps of its blocks, block after block, and last the async proxy, learnt of through mbarriers and
-group waits.  Invariant: `known[b, w, a]` is a time up to which everything that actor `a` did is
-ordered before what warp `w` of block `b` does next; where that is not clear it is taken as ordered.
+warps of its blocks, block after block, and last the async proxy twice: as it is learnt of through
+waits for groups, and through mbarriers.  Invariant: `known[b, w, a]` is a time up to which
+everything that actor `a` did is ordered before what warp `w` of block `b` does next; where that is
+not clear it is taken as ordered.
 Source: PTX ISA 8.9 "Causality order", 8.9.3 "Synchronizes-with", 8.8 "Release and
 acquire patterns".
 """
@@ -21,9 +22,20 @@ if TYPE_CHECKING:
     from astdsl.emulator.machine import Machine
     from astdsl.emulator.scalars import Array, BoolArray
 
-__all__ = ["SCOPES", "Channel", "Clocks", "Who", "scope_number"]
+__all__ = [
+    "BY_GROUP",
+    "BY_MBARRIER",
+    "N_ASYNC",
+    "SCOPES",
+    "Channel",
+    "Clocks",
+    "Who",
+    "scope_number",
+]
 
 _ALWAYS = 1 << 30
+# The async proxy among the actors, from the end.
+BY_MBARRIER, BY_GROUP, N_ASYNC = -1, -2, 2
 # From the narrowest to the widest; `sys` is as wide as `gpu` here.
 SCOPES = ("cta", "cluster", "gpu")
 # Blocks, and the warps in them.
@@ -46,7 +58,7 @@ class Clocks:
         self._m = m
         self.n_warps = -(-m.n_threads // 32)
         reach = m.launch.cluster_size if reach is None else reach
-        self.n_actors = reach * self.n_warps + 1
+        self.n_actors = reach * self.n_warps + N_ASYNC
         self.known = np.zeros((m.n_blocks, self.n_warps, self.n_actors), np.int32)
         # The number of each block's first warp among the actors.
         self.base = np.arange(m.n_blocks) % reach * self.n_warps
@@ -105,7 +117,7 @@ class Clocks:
         if lanes.contiguous:
             span, width = cast(slice, lanes.sel), 32 * len(known)
             known = known[:, span.start // width : (span.stop - 1) // width + 1]
-        return int(known[..., :-1].min()), int(known[..., -1].min())
+        return int(known[..., :-N_ASYNC].min()), int(known[..., -N_ASYNC:].min())
 
     def stamps(self, rows: Array, warps: Array) -> Array:
         """Return the stamps of accesses that warps of blocks make now."""
@@ -115,7 +127,7 @@ class Clocks:
     def unordered(self, stamps: Array, known: Array) -> BoolArray:
         """Say which stamps, [n, ...], are not known: `known` is [n, actors]."""
         newest = int(stamps.max())
-        if newest < (int(known[:, :-1].min()) + 1) * self.n_actors:
+        if newest < (int(known[:, :-N_ASYNC].min()) + 1) * self.n_actors:
             return np.zeros(stamps.shape, np.bool_)
         flat = stamps.reshape(len(stamps), -1)
         time, actor = np.divmod(flat, self.n_actors)
@@ -190,8 +202,8 @@ class Clocks:
         np.maximum.at(self._seen.setdefault(scope, np.zeros_like(self.known)), who, vectors)
 
     def know_async(self, lanes: Lanes) -> None:
-        """Let warps know what the async proxy has done so far: they waited for a group."""
-        self.known[self.mask(lanes), -1] = self.now
+        """Let warps know what the async proxy has done so far in groups: they waited for one."""
+        self.known[self.mask(lanes), BY_GROUP] = self.now
 
 
 class Channel:
@@ -244,7 +256,7 @@ class Channel:
     def give_async(self, rows: Array, columns: Array) -> None:
         """Add that the async proxy has come to now: an operation has completed there."""
         self._reach(columns)
-        self._held[rows, columns, -1] = self._clocks.now
+        self._held[rows, columns, BY_MBARRIER] = self._clocks.now
 
     def take(self, who: Who, rows: Array, columns: Array, *, relaxed: int | None = None) -> None:
         """Let warps that pass an object know what was given to it; relaxed, after their fence."""

@@ -343,7 +343,7 @@ class BulkStore:
             # The block may end now: only global memory is still to be written.
             self.operation.blocks = None
             if self._transfer.m.guard is not None:
-                self._transfer.m.guard.end(self.operation)
+                self._transfer.m.guard.end(self.operation, grouped=True)
 
     def _perform(self) -> None:
         self.read()

@@ -250,8 +250,8 @@ class SharedGuard:
         self._writing[index] += 1
         self._uses.append(_Use(operation, index, writes=True))
 
-    def end(self, operation: Operation) -> None:
-        """End all accesses of an operation; what it wrote is defined."""
+    def end(self, operation: Operation, *, grouped: bool = False) -> None:
+        """End all accesses of an operation, waited for as a group or not; what it wrote is defined."""
         for use in [u for u in self._uses if u.operation is operation]:
             self._uses.remove(use)
             counts = self._writing if use.writes else self._reading
@@ -259,7 +259,7 @@ class SharedGuard:
             if use.writes:
                 self._defined[use.index] = _ALL_DEFINED
                 self._clean[use.index] = True
-            self.races.done(use.index, operation.place, writes=use.writes)
+            self.races.done(use.index, operation.place, writes=use.writes, grouped=grouped)
 
     # Reports.
 

@@ -110,7 +110,7 @@ class Product:
             product = multiply(a, b)
             self._add_to_registers(-product if kind.sign < 0 else product)
         if m.guard is not None:
-            m.guard.end(self.operation)
+            m.guard.end(self.operation, grouped=True)
         for use in self.uses:
             m.in_flight.end(use)
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from astdsl.emulator.clocks import Clocks, Who
+from astdsl.emulator.clocks import BY_GROUP, BY_MBARRIER, N_ASYNC, Clocks, Who
 
 if TYPE_CHECKING:
     from astdsl.emulator.faults import DeviceFault
@@ -63,11 +63,12 @@ class SharedRaces:
         self.stored = np.zeros((n, words // WORDS_PER_CHUNK), np.int32)
         self._loaded = np.zeros_like(self.stored)
         self._copied = np.zeros_like(self.stored)
-        self._fetched = np.zeros_like(self.stored)
+        # By how a read is waited for: `BY_MBARRIER` or `BY_GROUP`.
+        self._fetched = {by: np.zeros_like(self.stored) for by in (BY_MBARRIER, BY_GROUP)}
         self._newest_copy = self._newest_fetch = 0
         # Up to when the ordinary writes of each warp of a cluster are covered by a proxy fence.
         self._size = m.launch.cluster_size
-        self._covered = np.zeros((n // self._size, clocks.n_actors - 1), np.int32)
+        self._covered = np.zeros((n // self._size, clocks.n_actors - N_ASYNC), np.int32)
         # The same for mbarriers that they made, which another fence covers as well.
         self._shown = np.zeros_like(self._covered)
 
@@ -84,7 +85,7 @@ class SharedRaces:
                 place = self._words(rows, offsets, width)
                 self._check(lanes, place, stamps.written, stamps.writer)
         if self._newest_copy > async_floor:
-            what = ("read", (self._copied,))
+            what = ("read", [(self._copied, BY_MBARRIER)])
             self._check_async(lanes, rows, offsets, self._known(lanes), what)
         mine = self._own(strong)
         self._last[lanes.sel] = mine.newest_read = clocks.tick()
@@ -105,7 +106,8 @@ class SharedRaces:
                 place = self._words(rows, offsets, width)
                 self._check(lanes, place, stamps.read, stamps.reader)
         if max(self._newest_copy, self._newest_fetch) > async_floor:
-            what = ("written", (self._copied, self._fetched))
+            reads = [(times, by) for by, times in self._fetched.items()]
+            what = ("written", [(self._copied, BY_MBARRIER), *reads])
             self._check_async(lanes, rows, offsets, self._known(lanes), what)
         mine = self._own(strong)
         self._last[lanes.sel] = mine.newest_write = clocks.tick()
@@ -233,7 +235,7 @@ class SharedRaces:
         """
         clocks = self._clocks
         rows, warps = np.nonzero(clocks.mask(lanes))
-        mine = clocks.known[rows, warps, :-1]
+        mine = clocks.known[rows, warps, :-N_ASYNC]
         mine[np.arange(len(rows)), clocks.actors(rows, warps)] = clocks.now
         np.maximum.at(self._shown, rows // self._size, mine)
         if not barriers_only:
@@ -262,21 +264,21 @@ class SharedRaces:
         clocks, rows = self._clocks, self._rows(index)
         known = clocks.issuers(lanes, rows)
         copied = self._copied[index]
-        latest = known[:, -1].reshape(-1, *(1,) * (copied.ndim - 1))
-        bad: BoolArray = copied > latest
-        if writes:
-            bad |= self._fetched[index] > latest
+        thin = (-1, *(1,) * (copied.ndim - 1))
+        bad: BoolArray = copied > known[:, BY_MBARRIER].reshape(thin)
+        for by, times in self._fetched.items() if writes else ():
+            bad |= times[index] > known[:, by].reshape(thin)
         for times in (self.stored, self._loaded) if writes else (self.stored,):
             stamps = times[index]
             if stamps.any():
                 bad |= clocks.unordered(stamps, known)
         return bad
 
-    def done(self, index: Index, place: str, *, writes: bool) -> None:
+    def done(self, index: Index, place: str, *, writes: bool, grouped: bool = False) -> None:
         """Note that an operation issued at `place` has read or written chunks now."""
         time = self._clocks.tick(place)
         if not writes:
-            self._fetched[index] = time
+            self._fetched[BY_GROUP if grouped else BY_MBARRIER][index] = time
             self._newest_fetch = time
             return
         self._copied[index] = time
@@ -348,8 +350,8 @@ class SharedRaces:
     ) -> None:
         verb, arrays = what
         chunks = offsets >> 4
-        for times in arrays:
-            bad = times[rows, chunks] > known[:, -1]
+        for times, by in arrays:
+            bad = times[rows, chunks] > known[:, by]
             if bad.any():
                 at = int(np.argmax(bad))
                 offset = int(np.broadcast_to(offsets, len(bad))[at])
