@@ -38,7 +38,11 @@ SECTIONS = {
     "Layouts": ("astdsl.lang.layouts",),
     "Coordinates and warpgroups": ("astdsl.lang.warpgroups",),
     "Barriers": ("astdsl.lang.sync",),
-    "Tensor cores by hand": ("astdsl.lang.products", "astdsl.lang.tmem"),
+    "Tensor cores by hand": (
+        "astdsl.lang.products",
+        "astdsl.lang.tmem",
+        "astdsl.lang.tmem_scales",
+    ),
     "Errors": ("astdsl.errors",),
 }
 # Names of Python's builtins, which a star import must not replace.

@@ -52,7 +52,7 @@ def TMEM(  # noqa: N802
     512 columns of cells. PTX: tcgen05.alloc.
     Errors: ShapeMismatch, TypeMismatch, UnsupportedFeature.
     """
-    if collective or layout not in (None, TMEMLayout.SCALES):
+    if collective or not (layout is None or layout is TMEMLayout.SCALES):
         raise fault(
             UnsupportedFeature,
             f"`TMEM(..., {'collective' if collective else 'layout'}=)` is not in this version",

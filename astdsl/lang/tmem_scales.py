@@ -6,7 +6,6 @@ that one thread starts run in order.
 
 from __future__ import annotations
 
-from enum import Enum
 from typing import Any
 
 from astdsl.errors import ShapeMismatch, TypeMismatch, UnsupportedFeature
@@ -31,11 +30,13 @@ KINDS: dict[tuple[DType, int, bool], int] = {
 }  # fmt: skip
 
 
-class TMEMLayout(Enum):
+class TMEMLayout:
     """What tensor memory holds: `SCALES` of the operands of products. Named as in Pallas.
 
     The others are not in this version. Accumulators and operands have no layout to state.
     """
+
+    __slots__ = ()
 
     SCALES = "scales"
     SPARSE_METADATA = "sparse metadata"
