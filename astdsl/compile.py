@@ -10,7 +10,8 @@ import sys
 from collections.abc import Callable
 
 from astdsl import backend
-from astdsl.backend import Compiled, Cubin
+from astdsl.backend import Assembler, Compiled, Cubin
+from astdsl.errors import UnsupportedFeature
 from astdsl.frontend.trace import Traced, TracedArgument, trace_kernel
 from astdsl.ir import ops
 from astdsl.ir.core import Module, walk
@@ -96,9 +97,24 @@ class Program:
             key = kept.cubin_key(ptx, target, backend.assembler_identity())
             found: Cubin | None = kept.read_cubin(key)
             if found is None:
-                found = assembler.assemble(ptx)
+                found = _assembled(assembler, ptx, self.module)
                 kept.write_cubin(key, found)
             return found
+
+
+def _assembled(assembler: Assembler, ptx: str, module: Module) -> Cubin:
+    """Assemble PTX; what the assembler does not take is our bug, or a text of the kernel's."""
+    try:
+        return assembler.assemble(ptx)
+    except AssertionError as error:
+        texts = [op.span for op in walk(module.body) if isinstance(op, ops.InlinePtx)]
+        if not texts or not hasattr(error, "complaint"):
+            raise
+        raise UnsupportedFeature(
+            f"the assembler does not take this kernel's PTX: {error}",
+            *((span, "a text of the kernel") for span in texts),
+            help="correct the text; `lower(...).ptx` shows it in its place",
+        ) from error
 
 
 def _tells_layouts(module: Module) -> bool:

@@ -24,7 +24,8 @@ from astdsl import (
     u32,
     where,
 )
-from astdsl.errors import KernelError, ShapeMismatch, TypeMismatch, UnsupportedFeature
+from astdsl.backend import tools
+from astdsl.errors import DeviceError, KernelError, ShapeMismatch, TypeMismatch, UnsupportedFeature
 from tests.witnesses import TARGETS, agree
 
 RNG = np.random.default_rng(4)
@@ -115,6 +116,20 @@ def acts(x: In[i32, "32"], o: Out[i32, "32"]):
 
 def test_a_text_may_give_nothing() -> None:
     assert "prefetch.global.L2 [" in acts.lower(X[0, :32], target="sm_90a").ptx
+
+
+@kernel
+def nonsense(x: In[i32, "32"], o: Out[i32, "32"]):
+    o[...] = inline_ptx("nonsense $0, $1;", "=r,r", [x[...]], i32)
+
+
+@pytest.mark.skipif(not tools()["ptxas"], reason="needs ptxas")
+def test_a_text_that_the_assembler_does_not_take_is_named() -> None:
+    with pytest.raises(UnsupportedFeature, match="Not a name of any known instruction") as caught:
+        nonsense.lower(X[0, :32], target="sm_90a").cubin
+    assert "o[...] = inline_ptx" in str(caught.value)
+    with pytest.raises(DeviceError, match="nonsense"):
+        nonsense.on("emulator")(X[0, :32])
 
 
 WRONG: list[tuple[Any, type[KernelError], str]] = [
