@@ -20,6 +20,7 @@ from astdsl.ir.launch import HostExpression, LaunchPlan
 from astdsl.ir.passes import name_of, run_passes
 from astdsl.ir.printer import print_module
 from astdsl.ir.types import TileType
+from astdsl.lang.nibbles import PER_BYTE
 from astdsl.passes import STANDARD
 from astdsl.records import dataclass
 from astdsl.runtime.classes import classify
@@ -145,7 +146,10 @@ class Lowered:
             if argument.geometry is None:
                 yield f"  {argument.where.name}: {argument.dtype} scalar"
             else:
-                dims = " ".join(map(str, argument.geometry.shape))
+                shape, packed = argument.geometry.shape, ""
+                if argument.geometry.dtype is not argument.dtype is f4e2m1:
+                    shape, packed = (*shape[:-1], shape[-1] * PER_BYTE), ", two to a byte"
+                dims = " ".join(map(str, shape)) + packed
                 words = classify(argument.geometry).words()
                 words += "; copied, its elements are not aligned" if argument.staged else ""
                 yield f"  {argument.where.name}: {argument.dtype} {dims}; {words}"

@@ -164,7 +164,7 @@ def start_scaled(
 def _block(a: Ref, b: Ref, scales: tuple[Ref, Ref]) -> int:
     """Return how many elements along k share a scale; refuse what no instruction multiplies."""
     dtype, count, depth = scales[0].dtype, scales[0].shape[1], a.shape[1]
-    block = depth // count
+    block: int = depth // count
     packed = a.dtype is b.dtype is f4e2m1
     step = KINDS.get((dtype, block, packed))
     is_known = packed or (a.dtype in _F8 and b.dtype in _F8)

@@ -186,6 +186,12 @@ def test_what_begins_or_ends_within_a_byte_is_refused(
         indexed.on("reference")(packed(elements(8, 64)), np.zeros(8, np.float32), window=window)
 
 
+def test_explain_counts_elements() -> None:
+    given = (packed(elements(8, 64)), np.zeros((8, 64), np.float32))
+    text = widened.lower(*given, target="sm_100a").explain()
+    assert "  w: f4e2m1 8 64, two to a byte; axis 1 contiguous; TMA" in text
+
+
 def test_an_array_without_axes_holds_no_pairs() -> None:
     with pytest.raises(BadArgument, match="no axis"):
         widened.on("reference")(np.zeros((), np.uint8))

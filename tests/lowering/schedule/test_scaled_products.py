@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import ml_dtypes
@@ -21,10 +22,12 @@ from astdsl import (
     f8e5m2,
     f8e8m0,
     f32,
+    i32,
     kernel,
     max,
     pipeline,
     tile,
+    warpgroup_id,
     zeros,
 )
 from tests.witnesses import agree
@@ -285,6 +288,78 @@ def test_the_sign_of_a_scale_is_ignored_and_nan_spreads_along_its_row() -> None:
     assert np.isnan(found[5]).all()
     rest = np.arange(128) != 5
     require_close(found[rest], exact[rest])
+
+
+def test_the_last_block_along_k_may_be_shorter() -> None:
+    a, b = numbers(E4M3, 130, 80, seed=1), numbers(E4M3, 40, 80, seed=2)
+    both = scales(E8M0, 130, 3, seed=3), scales(E8M0, 40, 3, seed=4)
+    padded = [np.pad(x, ((0, 0), (0, 16))) for x in (a, b)]
+    exact = wanted(padded[0], padded[1], *both)
+    tolerance = 1e-6 * float(np.abs(exact).max())
+    require_close(agree(product, lambda: (a, b, *both), tolerance=tolerance, bn=32), exact)
+
+
+@kernel
+def grouped(
+    a: In[f4e2m1, "M K"],
+    a_scale: In[f8e8m0, "M G"],
+    ends: In[i32, "E1"],
+    b: In[f4e2m1, "E N K"],
+    b_scale: In[f8e8m0, "E N G"],
+    c: Out[f32, "M N"],
+    *,
+    bm=128,
+    bn=32,
+    bk=128,
+):
+    E, N, K = b.shape
+    g = bk // 32
+    with pipeline(E, cdiv(N, bn)) as (e, j):
+        rows, theirs, to = (x.at[ends[e] : ends[e + 1]] for x in (a, a_scale, c))
+        with pipeline(cdiv(rows.shape[0], bm)) as i:
+            acc = zeros((bm, bn), f32)
+            with pipeline(cdiv(K, bk)) as k:
+                acc = dot(
+                    rows[tile(i, bm), tile(k, bk)],
+                    b[e, tile(j, bn), tile(k, bk)].T,
+                    acc,
+                    a_scale=theirs[tile(i, bm), tile(k, g)],
+                    b_scale=b_scale[e, tile(j, bn), tile(k, g)],
+                )
+            to[tile(i, bm), tile(j, bn)] = acc
+
+
+def test_groups_of_rows_are_multiplied_by_matrices_of_their_own() -> None:
+    ends = np.array([0, 50, 190], np.int32)
+    a, b = numbers(E2M1, 190, 256, seed=1), numbers(E2M1, 2, 32, 256, seed=2)
+    a_scale, b_scale = scales(E8M0, 190, 8, seed=3), scales(E8M0, 2, 32, 8, seed=4)
+    parts = [slice(low, high) for low, high in itertools.pairwise(ends)]
+    exact = np.concatenate(
+        [wanted(a[p], b[e], a_scale[p], b_scale[e]) for e, p in enumerate(parts)]
+    )
+    given = (packed(a), a_scale, ends, packed(b), b_scale)
+    tolerance = 1e-6 * float(np.abs(exact).max())
+    found = agree(grouped, lambda: (*given, np.zeros((190, 32), np.float32)), tolerance=tolerance)
+    require_close(found, exact)
+
+
+@kernel(warpgroups=2)
+def two_warpgroups(
+    a: In[f8e4m3, "256 128"],
+    b: In[f8e4m3, "64 128"],
+    a_scale: In[f8e8m0, "256 4"],
+    b_scale: In[f8e8m0, "64 4"],
+    c: Out[f32, "256 64"],
+):
+    mine = tile(warpgroup_id(), 128)
+    c[mine, :] = dot(a[mine, :], b[...].T, a_scale=a_scale[mine, :], b_scale=b_scale[...])
+
+
+def test_each_warpgroup_has_scales_of_its_own() -> None:
+    given = operands("mxfp8", 256, 64, 128)
+    exact = wanted(*given)
+    tolerance = 1e-6 * float(np.abs(exact).max())
+    require_close(agree(two_warpgroups, lambda: given, tolerance=tolerance), exact)
 
 
 @kernel
