@@ -83,6 +83,13 @@ def test_a_tensor_is_described_where_it_is(place: str, device: int | None) -> No
 
 
 @pytest.mark.usefixtures("torch")
+def test_four_bit_floats_of_pytorch_are_bytes_of_two() -> None:
+    given = Tensor(np.zeros((4, 6), np.uint8), "float4_e2m1fn_x2", "cuda")
+    seen = view_of(given, X)
+    assert (seen.dtype, seen.shape, seen.strides) == (u8, (4, 6), (6, 1))
+
+
+@pytest.mark.usefixtures("torch")
 @pytest.mark.parametrize(("dtype", "place"), [("complex64", "cpu"), ("float32", "meta")])
 def test_a_tensor_that_no_kernel_takes_is_refused(dtype: str, place: str) -> None:
     with pytest.raises(BadArgument, match=rf"a tensor of torch\.{dtype} on"):
