@@ -12,7 +12,7 @@ import pytest
 
 from astdsl import In, Out, cdiv, f32, kernel, pipeline, tile
 from astdsl.errors import BadArgument, UnsupportedFeature
-from astdsl.ir.dtypes import bf16
+from astdsl.ir.dtypes import bf16, u8
 from astdsl.runtime import libraries
 from astdsl.runtime.arrays import ArrayView, Where
 from astdsl.runtime.libraries import allocate, fill, stream_of, view_of
