@@ -186,7 +186,12 @@ class Scope:
 
     def refusal(self, node: ast.stmt, what: str) -> ast.stmt:
         """Return the statement that refuses `what` when it is reached."""
+        self.keep_bound(node)
         return at(place(node), ast.Expr(call("__refuse__", constant(what))))
+
+    def keep_bound(self, node: ast.stmt) -> None:
+        """Let names that a dropped statement binds stay names of the function."""
+        self.shared |= scopes.bound([node])
 
     def flags(self, found: Iterable[leaving.Leave]) -> list[str]:
         """Name the flags that leaving statements set, each once."""
@@ -483,6 +488,7 @@ def assign_(scope: Scope, node: ast.Assign) -> list[ast.stmt]:
 def annotated(scope: Scope, node: ast.AnnAssign) -> list[ast.stmt]:
     """`x: T = v` without the annotation, which a shared name cannot have."""
     if node.value is None:
+        scope.keep_bound(node)
         return []
     return assign_(scope, at(place(node), ast.Assign([node.target], node.value)))
 

@@ -66,16 +66,19 @@ class _Analysis:
     def _indices_inside(self) -> Iterator[Index]:
         """Describe the loops inside that begin at the same index in every step."""
         for op in walk(self.pipeline.body):
-            if isinstance(op, ops.For):
-                bounds = [(op.body.args[0], op.low, op.high, op.step)]
-            elif isinstance(op, ops.Pipeline):
-                bounds = list(zip(op.body.args, op.lows, op.highs, op.steps, strict=False))
-            else:
-                continue
-            for value, *numbers in bounds:
-                low, high, step = (self.forms[n] for n in numbers)
+            for value, low, high, step in self._bounds(op):
                 if not low.values() & self.inside:
                     yield index_of(value, low, high, step)
+
+    def _bounds(self, op: Op) -> list[tuple[Value, Form, Form, Form]]:
+        """Return the indices of a loop with the forms of their bounds; of others none."""
+        if isinstance(op, ops.For):
+            bounds = [(op.body.args[0], op.low, op.high, op.step)]
+        elif isinstance(op, ops.Pipeline):
+            bounds = list(zip(op.body.args, op.lows, op.highs, op.steps, strict=False))
+        else:
+            return []
+        return [(value, *(self.forms[n] for n in numbers)) for value, *numbers in bounds]
 
     def is_independent(self, axis: int) -> bool:
         if not self._carries_nothing(axis):
@@ -128,16 +131,31 @@ class _Analysis:
             for store in self.stores
             if store.ref.ref.space == GMEM and not isinstance(store, ops.Indexed)
         ]
-        for op in self.pipeline.body.ops:
-            if op in stores and not any(self._depends(start, index) for start in op.starts):
+        for op, same in self._surely_run(self.pipeline.body, frozenset(self.pipeline.body.args)):
+            if op in stores and not any(self._depends(start, index, same) for start in op.starts):
                 return op
         return None
 
-    def _depends(self, start: Value, index: Value) -> bool:
+    def _surely_run(
+        self, block: Block, same: frozenset[Value]
+    ) -> Iterator[tuple[Op, frozenset[Value]]]:
+        """Yield what every step does, with the indices that take the same values in every step."""
+        for op in block.ops:
+            yield op, same
+            bounds = self._bounds(op)
+            if bounds and all(_runs_alike(*each) for each in bounds):
+                (body,) = op.regions
+                yield from self._surely_run(body, same | {value for value, *_ in bounds})
+
+    def _depends(self, start: Value, index: Value, same: frozenset[Value]) -> bool:
         sources = self.forms.sources(start)
-        return index in sources or any(
-            s in self.inside and s not in self.pipeline.body.args for s in sources
-        )
+        return index in sources or any(s in self.inside and s not in same for s in sources)
+
+
+def _runs_alike(value: Value, low: Form, high: Form, step: Form) -> bool:
+    """Whether a loop takes the same steps wherever it stands, and one at least."""
+    count = index_of(value, low, high, step).count
+    return low.is_constant and count is not None and count.is_constant and count.constant > 0
 
 
 def _guards(block: Block, conditions: tuple[Value, ...]) -> Iterator[tuple[Op, tuple[Value, ...]]]:

@@ -273,6 +273,19 @@ def annotated_names(n: Any, o: Any) -> None:
     o[0] = y + z
 
 
+def shared_by_annotation_alone(n: Any, o: Any) -> None:
+    total: int
+
+    def start(x: Any) -> None:
+        nonlocal total
+        total = x * 2
+
+    start(n)
+    if n > 3:
+        total += 1
+    o[0] = total
+
+
 def for_else_return(n: Any, o: Any) -> Any:
     def find(x: Any) -> Any:
         for i in range(6):

@@ -134,6 +134,46 @@ def conflicting(x: In[f32, "M N"], o: Out[f32, "M N"]):
         o[0, 0:16] = x[i, 0:16]
 
 
+@kernel
+def conflicting_in_a_loop(x: In[f32, "M N"], o: Out[f32, "M N"], *, h=2):
+    M, _ = x.shape
+    with parallel(cdiv(M, h)) as i:
+        for j in range(h):
+            o[j, 0:16] = x[i * h + j, 0:16]
+
+
+@kernel
+def conflicting_in_a_pipeline(x: In[f32, "M N"], o: Out[f32, "M N"], *, h=2):
+    M, _ = x.shape
+    with parallel(cdiv(M, h)) as i:
+        with pipeline(h) as j:
+            o[j, 0:16] = x[i * h + j, 0:16]
+
+
+@pytest.mark.parametrize("conflict", [conflicting_in_a_loop, conflicting_in_a_pipeline])
+def test_a_conflict_of_loops_that_take_the_same_steps_is_proved(conflict: Any) -> None:
+    with pytest.raises(ParallelConflict, match="every step along axis 0"):
+        conflict.lower(SHAPE).ptx
+
+
+@kernel
+def guarded_in_a_loop(x: In[f32, "M N"], o: InOut[f32, "M N"], *, h=2):
+    M, _ = x.shape
+    with parallel(cdiv(M, h)) as i:
+        for j in range(i * h, i * h + h):
+            o[j, 0:16] = x[j, 0:16]
+        for j in range(h):
+            if i == 0:
+                o[j, 16:32] = x[j, 0:16]
+
+
+def test_a_loop_that_begins_elsewhere_or_asks_proves_no_conflict() -> None:
+    x = np.ones((64, 64), np.float32)
+    assert (
+        agree(guarded_in_a_loop, lambda: (x, np.zeros_like(x)), targets=("sm_90a",)).sum() == 1056
+    )
+
+
 def test_a_proved_conflict_is_refused_with_both_lines() -> None:
     with pytest.raises(ParallelConflict) as caught:
         conflicting.lower(SHAPE).ptx
