@@ -76,9 +76,12 @@ class Product:
     steps: list[Step] = field(default_factory=list)
     uses: list[Use] = field(default_factory=list)
     operation: Operation = field(init=False)
+    d_set: frozenset[Place] = field(init=False)
+    a_set: frozenset[Place] = field(init=False)
 
     def __post_init__(self) -> None:
         m = self.m
+        self.d_set, self.a_set = frozenset(self.d_places), frozenset(self.a_places)
         what = f"wgmma m64n{self.kind.n}k{self.kind.k}"
         order, place = ("wgmma", self.group.number), m.place_text(m.pc)
         self.operation = Operation(self._perform, what, place, order, blocks=self.group.rows)

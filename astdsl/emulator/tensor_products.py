@@ -8,6 +8,7 @@ Source: PTX ISA 9.7.16.10 "tcgen05.mma", 9.7.16.9 "tcgen05.cp", 9.7.16.10.5 "Dat
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -17,6 +18,7 @@ from astdsl.emulator.formats.errors import FormatError
 from astdsl.emulator.formats.fragments import accumulator_lanes
 from astdsl.emulator.formats.instruction import InstructionDescriptor
 from astdsl.emulator.matrix import accumulate, multiply, widen
+from astdsl.emulator.native.copies import widen_rows
 from astdsl.emulator.tensor_memory import COLUMN_MASK, GROUP_LANES, LANE_SHIFT, TensorMemory
 from astdsl.emulator.tiles import SharedTile, read_tiles
 
@@ -195,12 +197,19 @@ class TensorProduct:
             product = halves.reshape(n, 2 * m, columns // 2)
         dtype = _ACCUMULATORS[d.d_type]
         where = self._index(self.d_tile)
-        old: Array | None = None
-        if self.keeps.any():
-            old = self._old(memory.data[where], dtype)
-        new = accumulate(old, product, dtype, d.saturate)
-        # 16-bit results are not packed: one in the low half of each cell.
-        memory.data[where] = new.view(f"u{dtype.itemsize}")
+        cells = memory.data[where]
+        if (
+            d.d_type == "f32"
+            and not self.shift
+            and isinstance(where[0], slice)
+            and self.keeps.all()
+        ):
+            np.add(cells.view(dtype), product, out=cells.view(dtype))
+        else:
+            old = self._old(cells, dtype) if self.keeps.any() else None
+            new = accumulate(old, product, dtype, d.saturate)
+            # 16-bit results are not packed: one in the low half of each cell.
+            memory.data[where] = new.view(f"u{dtype.itemsize}")
         memory.end(self.operation)
         if self.m.guard is not None:
             self.m.guard.end(self.operation)
@@ -245,9 +254,21 @@ class TensorProduct:
         if shared:
             return read_tiles(self.m, self.rows, shared, name)
         data = tensor_memory(self.m).data
-        parts = [
-            np.ascontiguousarray(data[self._index(step.a)])
-            for step in self.steps
-            if isinstance(step.a, TensorTile)
-        ]
+        tiles = [step.a for step in self.steps if isinstance(step.a, TensorTile)]
+        found = self._wide_rows(tiles) if name == "f16" else None
+        if found is not None:
+            return found
+        parts = [np.ascontiguousarray(data[self._index(tile)]) for tile in tiles]
         return np.concatenate([widen(part.view(np.uint8), name) for part in parts], axis=2)
+
+    def _wide_rows(self, tiles: list[TensorTile]) -> Array | None:
+        """Return float16 tiles of whole rows that follow each other, None where they do not."""
+        columns = [tile.columns for tile in tiles]
+        follow = all(a.stop == b.start for a, b in pairwise(columns))
+        if not follow or not all(isinstance(self._index(tile)[0], slice) for tile in tiles):
+            return None
+        data = tensor_memory(self.m).data
+        octets = data.view(np.uint8).reshape(-1, data.shape[2] * data.itemsize)
+        first, last = columns[0].start * data.itemsize, columns[-1].stop * data.itemsize
+        values = widen_rows(octets, first, last - first)
+        return None if values is None else values.reshape(len(data), data.shape[1], -1)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -54,9 +55,15 @@ def locate(m: Machine, descriptors: Array, decode: Decode, shape: OperandShape) 
     return SharedTile(each, True, shape.mn_major)
 
 
-def _chunks(m: Machine, bits: int, decode: Decode, shape: OperandShape) -> Array:
+@lru_cache(maxsize=512)
+def _decoded(bits: int, decode: Decode, shape: OperandShape) -> tuple[Array, int]:
+    """Return the chunks that a descriptor names, and where the last of them ends."""
     chunks = operand_chunks(decode(bits), shape)
-    end_bytes = (int(chunks.max()) + 1) * CHUNK_BYTES
+    return chunks, (int(chunks.max()) + 1) * CHUNK_BYTES
+
+
+def _chunks(m: Machine, bits: int, decode: Decode, shape: OperandShape) -> Array:
+    chunks, end_bytes = _decoded(bits, decode, shape)
     if end_bytes > m.memory.shared.size_bytes:
         raise FormatError(
             f"a matrix operand ends at shared {end_bytes:#x}, past the "

@@ -226,7 +226,7 @@ def _collides(other: Product, mine: _Instruction, group: Warpgroup) -> bool:
     """Say whether two products in flight share registers in a way that is undefined."""
     if other.group.number != group.number:
         return False
-    d, a = frozenset(other.d_places), frozenset(other.a_places)
+    d, a = other.d_set, other.a_set
     if not d.isdisjoint(mine.a_registers) or not a.isdisjoint(mine.d):
         return True
     chained = other.d_places == mine.d and other.kind.n == mine.kind.n

@@ -21,10 +21,11 @@ if TYPE_CHECKING:
 
 __all__ = [
     "add_fragment", "collect", "fill", "register_addresses", "scatter", "transpose", "widen_chunks",
-    "widen_f16", "widen_pairs",
+    "widen_f16", "widen_pairs", "widen_rows",
 ]  # fmt: skip
 
 _GROUP = 8
+_CHUNK_BYTES = 16
 
 
 def _at(array: Array) -> int:
@@ -39,6 +40,13 @@ def widen_f16(raw: Array) -> Array | None:
     result = np.empty((*raw.shape[:-1], raw.shape[-1] // 2), np.float32)
     on.function("widen")(_at(raw), _at(result), result.size)
     return result
+
+
+def widen_rows(rows: Array, first: int, size: int) -> Array | None:
+    """Return float16 of `size` bytes from byte `first` on of each row of bytes, as float32."""
+    if first % _CHUNK_BYTES or size % _CHUNK_BYTES:
+        return None
+    return widen_chunks(rows, np.arange(first // _CHUNK_BYTES, (first + size) // _CHUNK_BYTES))
 
 
 def widen_chunks(memory: Array, chunks: Array) -> Array | None:
@@ -86,7 +94,7 @@ def add_fragment(tiles: Array, positions: Array, registers: Array | None, *, add
     if on is None or registers is None or not tiles.flags.c_contiguous:
         return False
     n_registers, n_threads = positions.shape
-    on.function("fragment")(
+    on.function("fragment" if len(tiles) % _GROUP else "fragment8")(
         _at(tiles), tiles[0].size, _at(positions), _at(registers), n_registers, n_threads,
         len(tiles), adds,
     )  # fmt: skip

@@ -120,35 +120,56 @@ def _units(name: str, arguments: str, head: str, source: str, target: str) -> Fu
 
 
 # The accumulator of wgmma: register r of a thread, in each block, is an element of its tile.
-_FRAGMENT = _function(
-    "fragment", "*tiles tile_elements *positions *registers n_registers n_threads n_blocks adds",
-    [Level("r", "n_registers", 1, """
+_FRAGMENT_ARGUMENTS = (
+    "*tiles tile_elements *positions *registers n_registers n_threads n_blocks adds"
+)
+_FRAGMENT_LEVELS = [
+    Level("r", "n_registers", 1, """
   %register.at = getelementptr i64, ptr %registers, i64 %r
   %register.address = load i64, ptr %register.at, align 8
   %register = inttoptr i64 %register.address to ptr
-  %row = mul i64 %r, %n_threads
-  %is_sum = icmp ne i64 %adds, 0"""),
-     Level("t", "n_threads", 1, """
+  %row = mul i64 %r, %n_threads"""),
+    Level("t", "n_threads", 1, """
   %entry.number = add i64 %row, %t
   %position.at = getelementptr i64, ptr %positions, i64 %entry.number
   %position = load i64, ptr %position.at, align 8
-  %element = getelementptr float, ptr %tiles, i64 %position
+  %from0 = getelementptr float, ptr %tile, i64 %position
   %first = mul i64 %t, %n_blocks"""),
-     Level("b", "n_blocks", 1, """
-  %skip = mul i64 %b, %tile_elements
-  %from = getelementptr float, ptr %element, i64 %skip
-  %product = load float, ptr %from, align 4
+]  # fmt: skip
+
+
+def _fragment(name: str, width: int) -> Function:
+    """Return the loop for numbers of blocks that are multiples of the width.
+
+    Some blocks at a time, so that their tiles stay in the cache.
+    """
+    kind = f"<{width} x float>"
+    body, value = "", "poison"
+    for block in range(width):
+        body += f"""
+  %part{block} = load float, ptr %from{block}, align 4
+  %product{block} = insertelement {kind} {value}, float %part{block}, i32 {block}
+  %from{block + 1} = getelementptr float, ptr %from{block}, i64 %tile_elements"""
+        value = f"%product{block}"
+    # Of two NaNs the first one's bits, whichever way round LLVM adds them.
+    body += f"""
   %lane = add i64 %first, %b
   %to = getelementptr float, ptr %register, i64 %lane
-  %old = load float, ptr %to, align 4
-  %total = fadd float %old, %product
-  ; Of two NaNs the first one's bits, whichever way round LLVM adds them.
-  %is_nan = fcmp uno float %old, %old
-  %quiet = fadd float %old, %old
-  %sum = select i1 %is_nan, float %quiet, float %total
-  %new = select i1 %is_sum, float %sum, float %product
-  store float %new, ptr %to, align 4""")],
-)  # fmt: skip
+  %old = load {kind}, ptr %to, align 4
+  %total = fadd {kind} %old, {value}
+  %is_nan = fcmp uno {kind} %old, %old
+  %quiet = fadd {kind} %old, %old
+  %sum = select <{width} x i1> %is_nan, {kind} %quiet, {kind} %total
+  %new = select i1 %is_sum, {kind} %sum, {kind} {value}
+  store {kind} %new, ptr %to, align 4"""
+    blocks = Level("b", "n_blocks", width, """
+  %skip = mul i64 %b, %tile_elements
+  %tile = getelementptr float, ptr %tiles, i64 %skip
+  %is_sum = icmp ne i64 %adds, 0""")  # fmt: skip
+    registers, threads = _FRAGMENT_LEVELS
+    threads = threads._replace(lines=threads.lines + body)
+    return _function(name, _FRAGMENT_ARGUMENTS, [blocks, registers, threads])
+
 
 # Pairs of float16 in registers, [entries, blocks], to rows of float32, [blocks, elements].
 _WIDEN_PAIRS = _function(
@@ -221,15 +242,30 @@ def _round(number: int) -> str:
     return "".join(lines)
 
 
-# Ordinary accesses of shared memory: one row a block, one address a lane, thread by thread.
+# Ordinary accesses of shared memory: one row a block, one address a lane, thread by thread. Some
+# blocks at a time, so that both their rows and the lanes of registers stay in the cache.
+_LANES = "*addresses n_groups n_threads group_blocks n_blocks"
+_GROUP = """
+  %group.first = mul i64 %g, %group_blocks"""
 _THREAD = """
-  %first = mul i64 %t, %n_blocks"""
+  %thread.first = mul i64 %t, %n_blocks
+  %first = add i64 %thread.first, %group.first"""
 _ADDRESS = """
   %lane = add i64 %first, %b
   %address.at = getelementptr i64, ptr %addresses, i64 %lane
   %address = load i64, ptr %address.at, align 8"""
 _ROW = """
-  %skip = mul i64 %b, %row_bytes"""
+  %block = add i64 %group.first, %b
+  %skip = mul i64 %block, %row_bytes"""
+
+
+def _by_lane(name: str, arguments: str, group: str, body: str) -> Function:
+    levels = [
+        Level("g", "n_groups", 1, _GROUP + group),
+        Level("t", "n_threads", 1, _THREAD),
+        Level("b", "group_blocks", 1, body),
+    ]
+    return _function(name, f"{_LANES} {arguments}", levels)
 
 
 def _check(width: int, *, reads: bool) -> Function:
@@ -264,9 +300,8 @@ def _check(width: int, *, reads: bool) -> Function:
   %before = load i64, ptr %bad, align 8
   %after = or i64 %before, %now
   store i64 %after, ptr %bad, align 8"""
-    levels = [Level("t", "n_threads", 1, _THREAD), Level("b", "n_blocks", 1, body)]
     name = f"check_{'load' if reads else 'store'}{width}"
-    return _function(name, "*addresses n_threads n_blocks *marks row_bytes last *bad", levels)
+    return _by_lane(name, "*marks row_bytes last *bad", "", body)
 
 
 def _access(bits: int, count: int, *, loads: bool) -> Function:
@@ -302,11 +337,8 @@ def _access(bits: int, count: int, *, loads: bool) -> Function:
   %marks.row = getelementptr i8, ptr %marks, i64 %skip
   %mark.at = getelementptr i8, ptr %marks.row, i64 %address
   store i{8 * width} {written}, ptr %mark.at, align 1"""
-    levels = [Level("t", "n_threads", 1, _THREAD + heads), Level("b", "n_blocks", 1, body)]
     name = f"{'load' if loads else 'store'}{bits}x{count}"
-    return _function(
-        name, "*addresses n_threads n_blocks *memory *marks row_bytes *registers", levels
-    )
+    return _by_lane(name, "*memory *marks row_bytes *registers", heads, body)
 
 
 _SHAPES = ((32, 1), (32, 2), (32, 4), (64, 1), (64, 2))
@@ -341,7 +373,8 @@ FUNCTIONS: dict[str, Function] = {
         "value",
     ),
     "scatter": _units("scatter", "*values n_units *addresses n_boxes", _BOX, "value", "global"),
-    "fragment": _FRAGMENT,
+    "fragment": _fragment("fragment", 1),
+    "fragment8": _fragment("fragment8", 8),
     "transpose": _transpose(),
     **_ACCESSES,
     **_CHECKS,

@@ -7,6 +7,7 @@ in bounds, and written before they are read; else nothing is done, and the step 
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -22,6 +23,10 @@ if TYPE_CHECKING:
     from astdsl.emulator.scalars import Array
 
 __all__ = ["SharedMove", "shared_move"]
+
+
+# Neighbouring blocks whose lanes of a register fill a line of the cache.
+_GROUP_BLOCKS = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +54,8 @@ class SharedMove:
         if first % blocks or last < 0:
             return False
         bad = np.zeros(1, np.int64)
-        lane_counts = lanes.n // blocks, blocks
+        group = math.gcd(blocks, _GROUP_BLOCKS)
+        lane_counts = blocks // group, lanes.n // blocks, group, blocks
         marks = memory.defined.ctypes.data
         on.function(f"check_{word}{bits // 8 * len(self.places)}")(
             addresses.ctypes.data, *lane_counts, marks, memory.row_bytes, last, bad.ctypes.data

@@ -63,14 +63,15 @@ def test_other_numbers_of_rows_are_left_to_numpy() -> None:
     assert not copies.transpose(rows_at(source), rows_at(target))
 
 
+@pytest.mark.parametrize("n_blocks", [6, 16])
 @pytest.mark.parametrize("adds", [False, True])
-def test_tiles_are_put_or_added_to_registers(adds: bool) -> None:
-    tiles = bits("f4", 6, 4, 32)
+def test_tiles_are_put_or_added_to_registers(adds: bool, n_blocks: int) -> None:
+    tiles = bits("f4", n_blocks, 4, 32)
     positions = RNG.permutation(128).reshape(4, 32)
-    registers = bits("f4", 4, 32 * 6)
+    registers = bits("f4", 4, 32 * n_blocks)
     for array, payload in ((tiles, 0x7FC0_0001), (registers, 0xFFC0_0002)):
         array.reshape(-1).view(np.uint32)[RNG.random(array.size) < 0.3] = payload
-    wanted = tiles.reshape(6, -1)[:, positions].transpose(1, 2, 0).reshape(4, -1)
+    wanted = tiles.reshape(n_blocks, -1)[:, positions].transpose(1, 2, 0).reshape(4, -1)
     with np.errstate(all="ignore"):
         wanted = registers + wanted if adds else wanted.copy()
     assert copies.add_fragment(tiles, positions, rows_at(registers), adds=adds)
