@@ -24,9 +24,10 @@ from tests.building import Maker, gmem
 # clears, or onto what the output held; or a product summed in a carried tile.
 CARRIED, REVISITED, UPDATED, PRODUCT = "carried", "revisited", "updated", "product"
 KINDS = (CARRIED, REVISITED, UPDATED, PRODUCT)
-# What stands around the pipeline of the steps: nothing, a loop, a branch.
-PLAIN, LOOP, BRANCH = "plain", "loop", "branch"
-AROUND = (PLAIN, LOOP, BRANCH)
+# What stands around the pipeline of the steps: nothing, a loop, a branch, a pipeline whose index
+# moves the windows and the number of steps.
+PLAIN, LOOP, BRANCH, NEST = "plain", "loop", "branch", "nest"
+AROUND = (PLAIN, LOOP, BRANCH, NEST)
 # How the steps of a carried tile are cut into parts: not, in so many, or with those of all tiles.
 STREAM = "stream"
 SPLITS = (0, 2, 5, STREAM)
@@ -92,6 +93,7 @@ class _Writer:
             for dtype, rank in ((case.operand_dtype, 3), (case.operand_dtype, 2), (case.dtype, 2))
         )
         role = INOUT if case.kind == UPDATED else OUT
+        self.around: Value | None = None
         self.m = Maker(("x", IN, three), ("y", IN, two), ("o", role, out), ("n", SCALAR, INDEX))
 
     def cdiv(self, extent: Value, block: int) -> Value:
@@ -135,6 +137,8 @@ class _Writer:
         """Return what one step adds."""
         m, case = self.m, self.case
         row, column = self.starts(i, j)
+        if self.around is not None:
+            k = m.make(ops.Add, k, self.around)
         if case.kind == PRODUCT:
             return self.product(row, column, k)
         shifted = m.make(ops.Add, column, m.index(case.shift)) if case.shift else column
@@ -174,6 +178,9 @@ class _Writer:
         """Return `start` and all steps."""
         m, case = self.m, self.case
         zero, one = m.index(0), m.index(1)
+        if self.around is not None:
+            fewer = m.make(ops.Multiply, self.around, m.index(2))
+            trips = m.make(ops.Subtract, m.make(ops.Add, trips, m.index(1)), fewer)
         with m.region(INDEX, start.type) as body:
             k, total = body.args
             m.yields(m.make(ops.Add, total, self.step(i, j, k)))
@@ -191,6 +198,16 @@ class _Writer:
         with m.region(INDEX, start.type) as body:
             m.yields(write(body.args[1]))
         return m.make(ops.For, initial=(start,), low=low, high=high, step=step, body=body.block)
+
+    def nested(self, start: Value, write: Callable[[Value], Value]) -> Value:
+        """Run the pipeline three times, each time further along and with two steps less."""
+        m = self.m
+        low, high, step = m.index(0), m.index(3), m.index(1)
+        with m.region(INDEX, start.type) as body:
+            self.around, value = body.args
+            m.yields(write(value))
+        return m.make(ops.Pipeline, initial=(start,), lows=(low,), highs=(high,), steps=(step,),
+                      body=body.block, axes=(SEQUENTIAL,), stages=self.case.stages)  # fmt: skip
 
     def conditional(self, start: Value, write: Callable[[Value], Value]) -> Value:
         """Run the pipeline if there is more than one step."""
@@ -220,4 +237,5 @@ class _Writer:
         m.store(m["o"], window, m.make(ops.Add, old, self.step(i, j, k)))
 
 
-_AROUND = {PLAIN: _Writer.plain, LOOP: _Writer.loop, BRANCH: _Writer.conditional}
+_AROUND = {PLAIN: _Writer.plain, LOOP: _Writer.loop, BRANCH: _Writer.conditional,
+           NEST: _Writer.nested}  # fmt: skip

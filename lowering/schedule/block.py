@@ -66,6 +66,19 @@ class LoopFrame:
     inside: set[Value]
 
 
+@dataclass(frozen=True, slots=True)
+class Steps:
+    """A pipeline whose steps are being written: the number of the present one, and of all.
+
+    `outside` is what stands for the values around the pipeline.
+    """
+
+    op: ops.Pipeline
+    number: Value
+    total: Value
+    outside: dict[Value, Value]
+
+
 class BlockScheduler:
     """The state of scheduling one block: where to write, and what is known of the program."""
 
@@ -80,6 +93,7 @@ class BlockScheduler:
         self.late_products: dict[Value, ops.Dot] = {}
         self._program: Sequence[Op] = ()
         self.loops: list[LoopFrame] = []
+        self.steps: list[Steps] = []
         self.allocations = Maker(launch.span)
         self.stores_asynchronously = False
         self.trip_counts: list[Value] = []
@@ -190,6 +204,13 @@ class BlockScheduler:
         self.loops = [*outside, *frames]
         yield
         self.loops = outside
+
+    @contextmanager
+    def stepping(self, steps: Steps) -> Iterator[None]:
+        """Write a step of a pipeline."""
+        self.steps.append(steps)
+        yield
+        self.steps.pop()
 
 
 @schedules(ops.If)

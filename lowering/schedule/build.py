@@ -92,10 +92,16 @@ class Maker:
         count = self.add_op(ops.Negate(span=self.span, x=quotient)).result
         return self.maximum(count, self.number(0))
 
-    def when(self, condition: Value, write: Callable[[Maker], object]) -> None:
-        """Do what `write` writes where `condition` holds."""
+    def when(
+        self,
+        condition: Value,
+        write: Callable[[Maker], object],
+        write_otherwise: Callable[[Maker], object] = lambda _maker: None,
+    ) -> None:
+        """Do what `write` writes where `condition` holds, else what the other one does."""
         then, otherwise = Maker(self.span), Maker(self.span)
         write(then)
+        write_otherwise(otherwise)
         op = ops.If(
             span=self.span, condition=condition, then=then.block(), otherwise=otherwise.block()
         )
@@ -105,6 +111,12 @@ class Maker:
         """Return what was written as a region that yields `values`."""
         end = ops.Yield(span=self.span, values=tuple(values))
         return Block(args=tuple(args), ops=(*self.ops, end))
+
+
+def select(maker: Maker, condition: Value, x: Value, y: Value) -> Value:
+    """Write `x` where `condition` holds, else `y`."""
+    op = ops.Select(span=maker.span, condition=condition, x=x, y=y)
+    return maker.add_op(op).result
 
 
 def loop(

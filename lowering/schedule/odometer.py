@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from astdsl.ir import ops
 from astdsl.ir.core import Value
-from astdsl.lowering.schedule.build import Maker
+from astdsl.lowering.schedule.build import Maker, select
 
 
 class Odometer:
@@ -37,11 +36,6 @@ class Odometer:
             following = maker.add(number, carry)
             wraps = maker.compare("ge", following, count)
             zero, one = maker.number(0), maker.number(1)
-            moved.append(_select(maker, wraps, zero, following))
-            carry = _select(maker, wraps, one, zero)
+            moved.append(select(maker, wraps, zero, following))
+            carry = select(maker, wraps, one, zero)
         return moved[::-1]
-
-
-def _select(maker: Maker, condition: Value, x: Value, y: Value) -> Value:
-    op = ops.Select(span=maker.span, condition=condition, x=x, y=y)
-    return maker.add_op(op).result

@@ -26,8 +26,16 @@ from astdsl.ir import ops
 from astdsl.ir.core import Block, Value
 from astdsl.lowering.buffers import RING_LABEL
 from astdsl.lowering.schedule.accumulation import Accumulation, accumulations, begin, finish
-from astdsl.lowering.schedule.block import BlockScheduler, LoopFrame, Slot, inside, schedules
+from astdsl.lowering.schedule.block import (
+    BlockScheduler,
+    LoopFrame,
+    Slot,
+    Steps,
+    inside,
+    schedules,
+)
 from astdsl.lowering.schedule.build import Maker, loop, recompute
+from astdsl.lowering.schedule.following import Execution, Following, following_of
 from astdsl.lowering.schedule.independence import indices_of
 from astdsl.lowering.schedule.loads import is_unchanging
 from astdsl.lowering.schedule.odometer import Odometer
@@ -50,6 +58,8 @@ class Ring:
     ahead: int
     buffers: Sequence[Value]
     full: Value
+    # Counts the copies issued, where some of them are ahead of their execution.
+    issued: Value | None = None
 
     def place(self, maker: Maker, number: Value) -> tuple[Value, Value]:
         """Return the slot and the parity of the copy of a number."""
@@ -74,11 +84,13 @@ class _Expansion:
         self.inside = inside(op.body)
         # What stands for the values outside, before the walk of the body adds its own.
         self.outside = dict(scheduler.values)
+        self.present = Execution(self.outside, self.inside)
         self.rank = len(op.lows)
         self.loads = [load for load in _loads(op.body) if self._is_staged(load)]
         self.products: list[Accumulation] = accumulations(scheduler, op)
         # How many steps have products in flight where slots are refilled.
         self.in_flight = 0
+        self.following: Following | None = None
         # Counts the copies on each ring, and what it held when this execution began.
         self.counter: Value | None = None
         self.base: Value | None = None
@@ -128,6 +140,7 @@ class _Expansion:
 
     def _phases(self) -> None:
         """Write the three phases."""
+        self.following = following_of(self.scheduler, self.op, self.loads)
         rings = self._rings()
         for product in self.products:
             begin(self.scheduler, product)
@@ -138,7 +151,7 @@ class _Expansion:
             self._read_counter()
             issued = self._prologue(rings)
         results = self._steady(rings, initial, issued)
-        self._epilogue()
+        self._epilogue(rings)
         for k, result in zip(carried, results, strict=False):
             self.scheduler.values[self.op.results[k]] = result
 
@@ -228,7 +241,11 @@ class _Expansion:
         for load, buffer in zip(loads, buffers, strict=True):
             buffer.hint = f"{load.ref.hint}_ring"
         full.hint = "full"
-        return Ring(loads, stages, ahead, buffers, full)
+        if self.following is None:
+            return Ring(loads, stages, ahead, buffers, full)
+        issued = maker.add_op(ops.Counter(span=span)).result
+        issued.hint = "issued"
+        return Ring(loads, stages, ahead, buffers, full, issued)
 
     def _automatic_stages(self) -> int:
         """Return as many stages as fit beside the rings that state theirs, at most four."""
@@ -245,6 +262,9 @@ class _Expansion:
         phase = Maker(self.op.span)
         numbers: list[Value] = []
         for ring in rings:
+            if self.following is not None:
+                self._fill_across(phase, ring, self.following)
+                continue
             count = phase.minimum(self.total, phase.number(ring.ahead))
             fill = partial(self._fill, ring)
             numbers += loop(phase, count, self.odometer.start(phase), fill)
@@ -253,22 +273,51 @@ class _Expansion:
     def _fill(
         self, ring: Ring, body: Maker, step: Value, carried: Sequence[Value]
     ) -> Sequence[Value]:
-        self._issue(body, ring, step, self.odometer.numbers(step, carried))
+        self._issue(body, ring, step, self.odometer.numbers(step, carried), self.present)
         return self.odometer.advance(body, carried)
 
-    def _issue(self, maker: Maker, ring: Ring, step: Value, numbers: Sequence[Value]) -> None:
-        """Write the copies of one step."""
+    def _fill_across(self, phase: Maker, ring: Ring, following: Following) -> None:
+        """Fill those of the first `ahead` slots that were not before, also for the execution after.
+
+        There is one axis: the number of a step is the step.
+        """
+        ahead, zero = phase.number(ring.ahead), phase.number(0)
+        first = phase.subtract(self._issued(phase, ring), self._number(phase, zero))
+        own = phase.maximum(phase.subtract(phase.minimum(self.total, ahead), first), zero)
+        rest = phase.maximum(phase.subtract(ahead, self.total), zero)
+
+        def fill(body: Maker, step: Value, _carried: Sequence[Value]) -> Sequence[Value]:
+            number = body.add(first, step)
+            self._issue(body, ring, number, [number], self.present)
+            return ()
+
+        def fill_next(body: Maker, step: Value, _carried: Sequence[Value]) -> Sequence[Value]:
+            self._issue(body, ring, body.add(self.total, step), [step], following.execution)
+            return ()
+
+        loop(phase, own, (), fill)
+        loop(phase, phase.minimum(rest, following.total), (), fill_next)
+
+    def _issued(self, maker: Maker, ring: Ring) -> Value:
+        assert ring.issued is not None, "copies ahead of their execution are counted"
+        return maker.add_op(ops.CounterRead(span=maker.span, counter=ring.issued)).result
+
+    def _issue(
+        self, maker: Maker, ring: Ring, step: Value, numbers: Sequence[Value], at: Execution
+    ) -> None:
+        """Write the copies of one step, counted in this execution, at step numbers of another."""
         slot, _ = ring.place(maker, self._number(maker, step))
-        indices = self._indices(maker, numbers)
-        mapping = dict(self.outside)
+        mapping = dict(at.values)
+        indices = self._indices(maker, numbers, at)
         mapping.update(zip(self.op.body.args[: self.rank], indices, strict=True))
+        forms = self.scheduler.forms
         for load, buffer in zip(ring.loads, ring.buffers, strict=True):
-            starts = tuple(self._start(maker, start, mapping) for start in load.starts)
+            starts = (recompute(maker, s, forms, at.unavailable, mapping) for s in load.starts)
             maker.add_op(
                 ops.CopyIn(
                     span=load.span,
                     ref=self.scheduler.value(load.ref),
-                    starts=starts,
+                    starts=tuple(starts),
                     sizes=load.sizes,
                     steps=load.steps,
                     kept=load.kept,
@@ -279,17 +328,17 @@ class _Expansion:
                 )
             )
 
-    def _indices(self, maker: Maker, numbers: Sequence[Value]) -> list[Value]:
-        found = []
+    def _indices(self, maker: Maker, numbers: Sequence[Value], at: Execution) -> list[Value]:
+        found, mapping = [], dict(at.values)
         for axis, number in enumerate(numbers):
-            low, step = self.scheduler.each((self.op.lows[axis], self.op.steps[axis]))
+            low, step = (
+                recompute(maker, v, self.scheduler.forms, at.unavailable, mapping)
+                for v in (self.op.lows[axis], self.op.steps[axis])
+            )
             index = maker.add(low, maker.multiply(number, step))
             index.hint = self.op.body.args[axis].hint
             found.append(index)
         return found
-
-    def _start(self, maker: Maker, start: Value, mapping: dict[Value, Value]) -> Value:
-        return recompute(maker, start, self.scheduler.forms, self.inside, mapping)
 
     def _steady(
         self, rings: Sequence[Ring], initial: Sequence[Value], issued: tuple[Value, ...]
@@ -302,8 +351,10 @@ class _Expansion:
             user, odometers = values[: len(initial)], values[len(initial) :]
             axes = len(start)
             mine, *theirs = (odometers[k * axes :][:axes] for k in range(1 + len(rings)))
-            self._bind(body, self._indices(body, self.odometer.numbers(number, mine)), user)
-            self._body(body, rings, number, theirs)
+            numbers = self.odometer.numbers(number, mine)
+            self._bind(body, self._indices(body, numbers, self.present), user)
+            with self.scheduler.stepping(Steps(self.op, number, self.total, self.outside)):
+                self._body(body, rings, number, theirs)
             leaving = ops.yielded(self.op.body)
             kept = [self.scheduler.value(leaving[k]) for k in self._carried_positions()]
             return [*kept, *(v for o in (mine, *theirs) for v in self.odometer.advance(body, o))]
@@ -371,18 +422,43 @@ class _Expansion:
         following = body.add(number, body.number(ring.ahead))
         more = body.compare("lt", following, self.total)
         numbers = self.odometer.numbers(following, theirs)
-        body.when(more, lambda then: self._issue(then, ring, following, numbers))
 
-    def _epilogue(self) -> None:
+        def refill_next(otherwise: Maker) -> None:
+            if self.following is None:
+                return
+            number, execution = otherwise.subtract(following, self.total), self.following.execution
+            more = otherwise.compare("lt", number, self.following.total)
+            otherwise.when(
+                more, lambda then: self._issue(then, ring, following, [number], execution)
+            )
+
+        body.when(
+            more,
+            lambda then: self._issue(then, ring, following, numbers, self.present),
+            refill_next,
+        )
+
+    def _epilogue(self, rings: Sequence[Ring]) -> None:
         maker, phase = self.scheduler.maker, Maker(self.op.span)
         with self.scheduler.writing(phase):
             if self.counter is not None:
                 add = ops.CounterAdd(span=self.op.span, counter=self.counter, amount=self.total)
                 phase.add_op(add)
+            if self.following is not None:
+                for ring in rings:
+                    self._count_issued(phase, ring, self.following)
             read = finish(self.scheduler, self.products)
         values = _phase(maker, "epilogue", phase, read)
         for product, value in zip(self.products, values, strict=True):
             self.scheduler.values[self.op.results[product.position]] = value
+
+    def _count_issued(self, maker: Maker, ring: Ring, following: Following) -> None:
+        """Let the ring's counter stand behind the first copies of the next execution."""
+        assert ring.issued is not None, "copies ahead of their execution are counted"
+        further = maker.minimum(following.total, maker.number(ring.ahead))
+        behind = self._number(maker, maker.add(self.total, further))
+        amount = maker.subtract(behind, self._issued(maker, ring))
+        maker.add_op(ops.CounterAdd(span=self.op.span, counter=ring.issued, amount=amount))
 
 
 def _slot_bytes(load: ops.Load) -> int:
