@@ -21,7 +21,7 @@ from astdsl.ir.core import PURE, Module, Op, walk
 from astdsl.ir.evaluate import tensor
 from astdsl.ir.evaluate.control import run_block, run_once, run_ops, run_region, steps_of
 from astdsl.ir.evaluate.memory import mark_stored, read, slot_place, window, write
-from astdsl.ir.evaluate.state import BlockState, Frame, Memory, Reading, Run
+from astdsl.ir.evaluate.state import BlockState, Frame, Memory, Place, Reading, Run
 from astdsl.ir.evaluate.table import EVALUATORS, Array
 from astdsl.ir.evaluate.tensor import operand, operand_place
 from astdsl.ir.evaluate.threads import run_alone
@@ -284,9 +284,15 @@ def _copy_out(op: ops.CopyOut, frame: Frame) -> None:
     frame.issuer.copies.append(reading)
 
 
-def _multiply(op: ops.MatrixMultiply, frame: Frame) -> None:
+def _multiply_scaled(op: ops.ScaledMultiply, frame: Frame) -> None:
+    _multiply(op, frame, tensor.scale_images(op, frame)[1])
+
+
+def _multiply(
+    op: ops.MatrixMultiply, frame: Frame, scales: Sequence[tuple[Memory, Place]] = ()
+) -> None:
     accumulator = frame[op.accumulator]
-    sources = []
+    sources = list(scales)
     for value, slot, part in (
         (op.a, op.a_slot, op.a_window),
         (op.b, op.b_slot, op.b_window),
@@ -348,6 +354,7 @@ _WITHOUT_DATA: dict[type[Op], Callable[[Any, Frame], Any]] = {
     ops.AllocSmem: _alloc_smem,
     ops.CopyOut: _copy_out,
     ops.MatrixMultiply: _multiply,
+    ops.ScaledMultiply: _multiply_scaled,
     ops.Assert: _ignore,
     ops.Atomic: _indexed,
     ops.DeviceAssert: _ignore,

@@ -165,6 +165,18 @@ def _matrix_multiply(op: ops.MatrixMultiply, frame: Frame) -> None:
 
 @evaluates(ops.ScaledMultiply)
 def _scaled_multiply(op: ops.ScaledMultiply, frame: Frame) -> None:
+    images, sources = scale_images(op, frame)
+
+    def product(a: Array, b: Array) -> Array:
+        return scaled_product(op, a, b, (images[0], images[1]))
+
+    _start_multiply(op, frame, product, sources)
+
+
+def scale_images(
+    op: ops.ScaledMultiply, frame: Frame
+) -> tuple[list[Array], list[tuple[Memory, Place]]]:
+    """Return the images of both operands' scales, and where they are."""
     images, sources = [], []
     for ref, slot in ((op.a_scale, op.a_scale_slot), (op.b_scale, op.b_scale_slot)):
         memory: Memory = frame[ref]
@@ -173,11 +185,7 @@ def _scaled_multiply(op: ops.ScaledMultiply, frame: Frame) -> None:
         require_visible(op, memory, place)
         images.append(image.reshape(image.shape[len(slot) :]))
         sources.append((memory, place))
-
-    def product(a: Array, b: Array) -> Array:
-        return scaled_product(op, a, b, (images[0], images[1]))
-
-    _start_multiply(op, frame, product, sources)
+    return images, sources
 
 
 def _start_multiply(
