@@ -214,7 +214,8 @@ def _pipelines(module: Module) -> Iterator[str]:
         if isinstance(op, ops.Pipeline):
             stages = str(op.stages) if op.stages else "automatic"
             axes = ", ".join(op.axes)
-            yield f"pipeline at {op.span}: {len(op.axes)} axes ({axes}), stages {stages}"
+            parts = ", streamed" if op.streams else f", {op.split} parts" if op.split else ""
+            yield f"pipeline at {op.span}: {len(op.axes)} axes ({axes}), stages {stages}{parts}"
 
 
 def _products(block: Block) -> Iterator[str]:

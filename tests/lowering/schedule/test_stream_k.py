@@ -49,6 +49,7 @@ def test_there_is_a_block_a_multiprocessor_and_no_more_than_steps() -> None:
         for shape, steps in ((8, 16), 4), ((400, 80), most):
             report = row_sums.lower(np.zeros(shape, np.int32), target=target).explain()
             assert f"blocks: {steps} of " in report
+            assert "stages automatic, streamed" in report
 
 
 @kernel
