@@ -52,13 +52,7 @@ def TMEM(  # noqa: N802
     512 columns of cells. PTX: tcgen05.alloc.
     Errors: ShapeMismatch, TypeMismatch, UnsupportedFeature.
     """
-    if collective or not (layout is None or layout is TMEMLayout.SCALES):
-        raise fault(
-            UnsupportedFeature,
-            f"`TMEM(..., {'collective' if collective else 'layout'}=)` is not in this version",
-            help="leave it out: one block multiplies, and `tcgen05_mma` of one block leaves 128 "
-            "rows in as many lanes, 64 rows in 16 lanes of each warp",
-        )
+    _require_layout(collective, layout)
     extents, kind = as_shape(shape, "`TMEM`"), require_dtype(dtype, "`TMEM`")
     if layout is TMEMLayout.SCALES:
         return scales_memory(extents, kind)
@@ -73,6 +67,42 @@ def TMEM(  # noqa: N802
     value = emit(ops.AllocTmem, shape=extents, dtype=kind, packed=is_packed, label="TMEM").result
     stated = (PACKED,) if is_packed else ()
     return whole_ref(Root(value, "TMEM", SCRATCH, (None, None), transforms=stated))
+
+
+# What there is instead of the layouts that are not in this version.
+_INSTEAD = {
+    TMEMLayout.SPARSE_METADATA: "products of sparse operands are not in this version: fill in the "
+    "zeros",
+    **dict.fromkeys(
+        [TMEMLayout.M64_COLLECTIVE, TMEMLayout.SCALES_M64_COLLECTIVE],
+        "it is of products of two blocks: of one block 128 rows are as many lanes, 64 rows 16 of "
+        "each warp, and `layout` is left out",
+    ),
+}
+
+
+def _require_layout(collective: object, layout: object) -> None:
+    """Refuse what tensor memory of one block does not hold."""
+    if collective:
+        raise fault(
+            UnsupportedFeature,
+            "`TMEM(..., collective=)` is not in this version",
+            help="leave it out: one block multiplies, 128 rows by `TMEM((128, n))`, and a second "
+            "buffer for 128 more",
+        )
+    if layout is None or layout == TMEMLayout.SCALES:
+        return
+    if not isinstance(layout, str) or layout not in _INSTEAD:
+        raise fault(
+            TypeMismatch,
+            f"`layout` of `TMEM` is one of `TMEMLayout`, got {layout!r}",
+            help="leave it out: which thread gets which element is for `async_load_tmem(layout=)`",
+        )
+    raise fault(
+        UnsupportedFeature,
+        f"`TMEM` of {layout} is not in this version",
+        help=_INSTEAD[layout],
+    )
 
 
 def _require_packed(packed: object, dtype: DType) -> bool:

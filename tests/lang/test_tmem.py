@@ -12,6 +12,8 @@ from astdsl import (
     TMEM,
     Barrier,
     KernelError,
+    Layout,
+    TMEMLayout,
     async_load_tmem,
     async_store_tmem,
     ds,
@@ -40,6 +42,18 @@ WRONG: dict[str, tuple[Callable[[], Any], str]] = {
     "another dtype": (lambda: TMEM((128, 64), f8e4m3), "of f8e4m3 is not in this version"),
     "packed as a number": (lambda: TMEM((128, 64), f16, packed=1), "is True or False, got 1"),
     "collective": (lambda: TMEM((128, 64), collective=True), "collective=)` is not in this"),
+    "of two blocks": (
+        lambda: TMEM((64, 64), layout=TMEMLayout.M64_COLLECTIVE),
+        "of accumulators of 64 rows of two blocks is not in this version",
+    ),
+    "of metadata": (
+        lambda: TMEM((64, 64), layout=TMEMLayout.SPARSE_METADATA),
+        "of sparse metadata is not in this version",
+    ),
+    "a layout of registers": (
+        lambda: TMEM((128, 64), layout=Layout.TCGEN05),
+        "is one of `TMEMLayout`, got Layout.TCGEN05",
+    ),
     "read as a ref": (lambda: TMEM((128, 64))[...], "is tensor memory, which is not indexed"),
     "written as a ref": (lambda: TMEM((128, 64)).__setitem__(..., 0), "is not indexed"),
     "a load of a tile": (lambda: async_load_tmem(zeros((128, 64))), "is in tensor memory, got"),
