@@ -253,6 +253,12 @@ class Channel:
                 held = self._relayed.setdefault(name, np.zeros_like(self._held))
                 np.maximum.at(held, objects, store[who])
 
+    def tell(self, who: Who, rows: Array, columns: Array) -> None:
+        """Add what warps did themselves up to now to objects, and not what they know of others."""
+        self._reach(columns)
+        clocks = self._clocks
+        self._held[rows, columns, clocks.actors(*who)] = clocks.now
+
     def give_async(self, rows: Array, columns: Array) -> None:
         """Add that the async proxy has come to now: an operation has completed there."""
         self._reach(columns)

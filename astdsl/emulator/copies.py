@@ -144,6 +144,9 @@ class Transfer:
         """Write the inside units to global memory."""
         if self.inside is not None and not self.inside.any():
             return
+        owners = self.m.memory.globals.owners
+        if owners is not None:
+            owners.copy(self, self._global_index()[0])
         if self._is_plain:
             allocation = self._allocation(self.addresses)
             self._require_writable(allocation)

@@ -21,6 +21,7 @@ from astdsl.emulator.limits import Triple, check_launch, cluster_of, triple
 from astdsl.emulator.machine import Fences, Launch, Machine, Sums
 from astdsl.emulator.memory import Memory
 from astdsl.emulator.orders import Order
+from astdsl.emulator.owners import Owners
 from astdsl.emulator.program import Program, prepare
 from astdsl.emulator.registers import RegisterFile
 from astdsl.emulator.row_memory import RowMemory
@@ -82,6 +83,7 @@ def run(
     check: bool = True,
     strict: bool | None = None,
     fp8_accumulate: Sums = "exact",
+    exclusive: bool = False,
 ) -> None:
     """Run a kernel of a PTX text for a whole grid.
 
@@ -93,6 +95,8 @@ def run(
     first: those that are behind ("min-pc"), ahead ("max-pc"), each in turn ("round-robin"), or at
     random from an integer seed. The contents of the arrays in `uninitialised` count as unwritten;
     an `Unwritten` keeps what this run wrote for the next.
+    With `exclusive` no two blocks (of different clusters) may store in one place, where no atomics
+    let them wait for each other.
     Without `check` hazards between threads are not looked for. `strict` says whether a missing
     `tcgen05.fence` or `fence.mbarrier_init` is a fault; by default it is one in programs that have
     any of that kind, since some compilers leave them out. With `fp8_accumulate="hardware"` the FP8
@@ -105,6 +109,8 @@ def run(
     memory = GlobalMemory()
     if check and program.loads_constants:
         memory.constancy = Constancy()
+    if check and exclusive and not program.meets_other_blocks:
+        memory.owners = Owners()
     grid3, block3 = triple(grid), triple(block)
     cluster3 = cluster_of(program.kernel, cluster)
     total_bytes = program.layout.dynamic_start + shared_bytes

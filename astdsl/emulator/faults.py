@@ -42,6 +42,8 @@ HELP = {
     "E232": "order the two accesses by a barrier, or let one thread do both",
     "E233": "order the two accesses by a barrier, or use an atomic operation",
     "E234": "wait on the barrier, or pass a barrier after who did, before asynchronous work starts",
+    "E235": "let each step write its own window, use an atomic operation, or `pipeline`, which "
+    "keeps the order",
     **dict.fromkeys([f"E24{n}" for n in range(10)], _MBARRIER),
     "E250": "wait for the operation first: its mbarrier, or its group",
     "E251": "wait for the operation in flight before another one uses its memory",

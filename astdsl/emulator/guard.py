@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from astdsl.emulator.barrier_phases import BarrierPhases
 from astdsl.emulator.clocks import Clocks, Who
 from astdsl.emulator.farewells import Farewells
 from astdsl.emulator.global_races import GlobalRaces
@@ -87,6 +88,7 @@ class SharedGuard:
         if m.memory.globals.races is not None:
             self._ledgers.append(Ledger(m, m.memory.globals.races.clocks))
         self._farewells = Farewells(m, self.clocks) if m.launch.cluster_size > 1 else None
+        self._phases = BarrierPhases(m, self.clocks)
         # What is accessed now is strong: no race with what is strong too.
         self.strong = False
 
@@ -100,8 +102,7 @@ class SharedGuard:
             if busy.any():
                 raise self._collision(lanes, rows, offsets, busy, "read")
         self.races.read(lanes, rows, offsets, width, strong=self.strong)
-        if self._farewells is not None:
-            self._farewells.note(lanes, rows)
+        self._farewells_note(lanes, rows)
 
     def write(self, lanes: Lanes, rows: Array, offsets: Array, width: int) -> None:
         """Check an ordinary write; no proxy fence covers it yet."""
@@ -113,8 +114,7 @@ class SharedGuard:
                 raise self._collision(lanes, rows, offsets, busy, "written")
         self._clean[rows, offsets >> _CHUNK_SHIFT] = False
         self.races.write(lanes, rows, offsets, width, strong=self.strong)
-        if self._farewells is not None:
-            self._farewells.note(lanes, rows)
+        self._farewells_note(lanes, rows)
 
     def fence(self, lanes: Lanes) -> None:
         """Run `fence.proxy.async` of warps."""
@@ -144,9 +144,10 @@ class SharedGuard:
 
     # Barriers, fences and words of memory, by which warps learn of each other.
 
-    def arrive(self, lanes: Lanes, numbers: Array) -> None:
-        """Note that warps arrive at block barriers."""
+    def arrive(self, lanes: Lanes, numbers: Array, completed: Array | bool) -> None:
+        """Note that warps arrive at block barriers; some of them may have completed a phase."""
         who = self.clocks.warps(lanes)
+        self._phases.arrive(lanes, numbers, completed)
         for ledger in self._ledgers:
             ledger.block_barriers.give(who, who[0], numbers)
 
@@ -185,8 +186,7 @@ class SharedGuard:
         self.races.touch(lanes, rows, offsets, BARRIER_BYTES)
         who, columns = self.clocks.warps(lanes), self._barriers.columns(offsets)
         own = self.races.untold(lanes)
-        if self._farewells is not None:
-            self._farewells.note(lanes, rows)
+        self._farewells_note(lanes, rows)
         for ledger in self._ledgers:
             past = own if ledger.clocks is self.clocks else None
             ledger.mbarriers.give(who, rows, columns, relaxed=relaxed, own=past)
@@ -205,6 +205,20 @@ class SharedGuard:
         """Note that an asynchronous operation has completed at mbarriers."""
         for ledger in self._ledgers:
             ledger.mbarriers.give_async(rows, self._barriers.columns(offsets))
+
+    def tell_write(
+        self, lanes: Lanes, target: tuple[Array, Array], size: int, barriers: Array,
+        *, strong: bool,
+    ) -> None:  # fmt: skip
+        """Note that what lanes wrote asynchronously is there, and told at mbarriers beside it."""
+        self.races.written_late(lanes, *target, size, strong=strong)
+        who, columns = self.clocks.warps(lanes), self._barriers.columns(barriers)
+        self._ledgers[0].mbarriers.tell(who, target[0], columns)
+        self._farewells_note(lanes, target[0])
+
+    def _farewells_note(self, lanes: Lanes, rows: Array) -> None:
+        if self._farewells is not None:
+            self._farewells.note(lanes, rows)
 
     def fence_memory(self, lanes: Lanes, scope: int) -> None:
         """Run a memory fence of warps."""
@@ -251,7 +265,7 @@ class SharedGuard:
         self._uses.append(_Use(operation, index, writes=True))
 
     def end(self, operation: Operation, *, grouped: bool = False) -> None:
-        """End all accesses of an operation, waited for as a group or not; what it wrote is defined."""
+        """End all accesses of an operation, which a group waits for or not."""
         for use in [u for u in self._uses if u.operation is operation]:
             self._uses.remove(use)
             counts = self._writing if use.writes else self._reading

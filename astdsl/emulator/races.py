@@ -117,12 +117,15 @@ class SharedRaces:
         self._stamp_writers(mine.writer, lanes, rows, offsets, width)
         self.stored.reshape(-1)[self._chunk(rows, offsets)] = made
 
-    def written_late(self, lanes: Lanes, rows: Array, offsets: Array, width: int) -> None:
-        """Note that what lanes wrote asynchronously is there now, as they have waited for it."""
-        self._weak.newest_write = self._clocks.tick()
+    def written_late(
+        self, lanes: Lanes, rows: Array, offsets: Array, width: int, *, strong: bool = False
+    ) -> None:
+        """Note that what lanes wrote asynchronously is there now."""
+        mine = self._own(strong)
+        mine.newest_write = self._clocks.tick()
         made = self._clocks.stamps(*self._clocks.warps(lanes))
-        self._stamp(self._weak.written, rows, offsets, width, made)
-        self._stamp_writers(self._weak.writer, lanes, rows, offsets, width)
+        self._stamp(mine.written, rows, offsets, width, made)
+        self._stamp_writers(mine.writer, lanes, rows, offsets, width)
         self.stored.reshape(-1)[self._chunk(rows, offsets)] = made
         self._last[lanes.sel] = self._clocks.now
 

@@ -77,3 +77,81 @@ def test_part_of_a_warp_cannot_load_a_matrix() -> None:
     with pytest.raises(DeviceFault) as error:
         run(module(START + body, ["u64"] * 2, REGISTERS), "k", (1,), (32,), args)
     assert error.value.code == "E214"
+
+
+def launched(access: str, given: Any) -> Any:
+    """Run a matrix load of 32 rows of 16 bytes, or a store of registers [lane, 4]."""
+    out = np.zeros((32, 16), np.uint8)
+    body = f"ld.global.v4.b32 {FOUR}, [%d2];" + access
+    run(module(START + body, ["u64"] * 2, REGISTERS), "k", (1,), (32,), [given, out])
+    return out
+
+
+LOAD = f"st.shared.v4.b32 [%r2], {FOUR}; bar.sync 0; LOAD st.global.v4.b32 [%d3], {FOUR};"
+LANES = np.arange(32)
+
+
+def test_matrices_of_bytes_are_transposed() -> None:
+    rows = np.random.default_rng(0).integers(0, 256, (32, 16), np.uint8)
+    load = f"ldmatrix.sync.aligned.m16n16.x2.trans.shared.b8 {FOUR}, [%r2];"
+    out = launched(LOAD.replace("LOAD", load), rows)
+    for register in range(4):
+        matrix = rows[16 * (register // 2) : 16 * (register // 2) + 16]
+        row = LANES // 4 + 8 * (register % 2)
+        for i in range(4):
+            expected = matrix[4 * (LANES % 4) + i, row]
+            assert (out[:, 4 * register + i] == expected).all()
+
+
+@pytest.mark.parametrize(("form", "bits"), [("b4x16_p64", 4), ("b6x16_p32", 6)])
+@pytest.mark.parametrize("shape", ["m8n16", "m16n16"])
+def test_packed_elements_become_bytes(form: str, bits: int, shape: str) -> None:
+    values = np.random.default_rng(bits).integers(0, 1 << bits, (32, 16), np.uint8)
+    stream = np.unpackbits(values[..., None], axis=-1, bitorder="little")[..., :bits]
+    rows = np.full((32, 16), 255, np.uint8)
+    packed = np.packbits(stream.reshape(32, -1), axis=-1, bitorder="little")
+    rows[:, : packed.shape[1]] = packed
+    count = "x4" if shape == "m8n16" else "x2.trans"
+    load = f"ldmatrix.sync.aligned.{shape}.{count}.shared.b8x16.{form} {FOUR}, [%r2];"
+    out = launched(LOAD.replace("LOAD", load), rows)
+    held = values << (2 if bits == 4 else 0)
+    for register in range(4):
+        for i in range(4):
+            column = 4 * (LANES % 4) + i
+            if shape == "m8n16":
+                expected = held[8 * register + LANES // 4, column]
+            else:
+                expected = held[16 * (register // 2) + column, LANES // 4 + 8 * (register % 2)]
+            assert (out[:, 4 * register + i] == expected).all()
+
+
+def test_bytes_of_accumulators_are_stored_by_columns() -> None:
+    registers = np.random.default_rng(1).integers(0, 256, (32, 16), np.uint8)
+    store = f"""stmatrix.sync.aligned.m16n8.x4.trans.shared.b8 [%r2], {FOUR}; bar.sync 0;
+      ld.shared.v4.b32 {FOUR}, [%r2]; st.global.v4.b32 [%d3], {FOUR};"""
+    out = launched(store, registers)
+    for matrix in range(4):
+        for i in range(4):
+            row, column = LANES // 4 + 8 * (i // 2), 2 * (LANES % 4) + i % 2
+            assert (out[8 * matrix + column, row] == registers[:, 4 * matrix + i]).all()
+
+
+def test_a_matrix_is_transposed_in_registers() -> None:
+    matrix = np.arange(64, dtype=np.uint16).reshape(8, 8)
+    given = np.zeros((32, 16), np.uint8)
+    given[:, :4] = fragments(matrix[None], transposed=False).view(np.uint8).reshape(32, 4)
+    move = f"movmatrix.sync.aligned.m8n8.trans.b16 %r4, %r4; st.global.v4.b32 [%d3], {FOUR};"
+    out = launched(move, given)
+    turned = fragments(matrix[None], transposed=True)
+    assert out[:, :4].tobytes() == turned.tobytes()
+
+
+@pytest.mark.parametrize(
+    "form",
+    ["m16n16.x1.shared.b8", "m8n16.x1.shared.b8", "m16n16.x4.trans.shared.b8", "m8n8.x1.shared.b8"],
+)
+def test_forms_that_do_not_exist_are_refused(form: str) -> None:
+    body = f"ldmatrix.sync.aligned.{form} {{%r4, %r5}}, [%r2];"
+    with pytest.raises(DeviceFault) as caught:
+        run(module(START + body, ["u64"] * 2, REGISTERS), "k", (1,), (32,), [0, 0])
+    assert caught.value.code == "E201"

@@ -210,3 +210,11 @@ def test_loading_a_product_that_has_completed_unseen_is_reported() -> None:
         tensor_launch(code + product(BITS, "f16") + load, image, completion="early")
     assert caught.value.code == "E277"
     assert isinstance(image, np.ndarray)
+
+
+def test_a_barrier_whose_phase_before_may_not_be_over_is_reported() -> None:
+    half = "setp.lt.u32 %p3, %r0, 32;"
+    text = fault("E213", half, "@%p3 bar.sync 1, 32; @!%p3 bar.sync 1, 32;")
+    assert "it may count in that one" in text
+    launch(half, "@%p3 bar.sync 1, 32; bar.sync 0; @!%p3 bar.sync 1, 32;")
+    launch(half, "@%p3 bar.sync 1, 32; @!%p3 bar.sync 2, 32;")

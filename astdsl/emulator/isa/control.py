@@ -157,7 +157,8 @@ class _Barrier:
             vote = None if votes is None else votes if self.uniform else votes[numbers == number]
             self._arrive_at(m, some, int(number), vote)
         if m.guard is not None:
-            m.guard.arrive(lanes, numbers)
+            now = m.barriers.generation[m.block_of[lanes.sel], numbers]
+            m.guard.arrive(lanes, numbers, now != state.generation[lanes.sel])
         m.wake = True
 
     def everyone(self, m: Machine, lanes: Lanes) -> bool:
@@ -172,7 +173,7 @@ class _Barrier:
         numbers = self._numbers(m, lanes)
         m.barriers.generation[:, int(numbers[0])] += 1
         if m.guard is not None:
-            m.guard.arrive(lanes, numbers)
+            m.guard.arrive(lanes, numbers, completed=True)
             m.guard.passed(lanes, numbers)
 
     def _numbers(self, m: Machine, lanes: Lanes) -> Array:

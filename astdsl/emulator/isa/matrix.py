@@ -1,9 +1,12 @@
-"""`ldmatrix` and `stmatrix`: 8x8 matrices of 16-bit elements between shared memory and registers.
+"""`ldmatrix`, `stmatrix`, `movmatrix`: matrices between shared memory and registers of a warp.
 
-Source: PTX ISA 9.7.14.5.15, 9.7.14.5.16.
+Source: PTX ISA 9.7.14.5.15, 9.7.14.5.16, 9.7.14.5.17; 9.7.16.9.1 for what is decompressed.
 
-Invariant: lane 8 m + r gives the address of row r of matrix m; lane l holds row l / 4, columns
-2 (l % 4) and the next one (with `.trans`: of the transposed matrix).
+Invariant: lane 8 m + r gives the address of row r of matrix m, 16 bytes. Of 8x8 matrices of 16 bits
+lane l holds row l / 4, columns 2 (l % 4) and the next one (with `.trans`: of the transposed
+matrix); of matrices of bytes four columns, 4 (l % 4) and on. A 16x16 matrix of bytes has 16 rows in
+memory, and is two registers: rows l / 4 and l / 4 + 8 of the transposed matrix. 4-bit elements
+become bits 2 to 5 of a byte, 6-bit ones bits 0 to 5.
 """
 
 from __future__ import annotations
@@ -26,14 +29,40 @@ if TYPE_CHECKING:
 
 ROW_BYTES = 16
 WHOLE_WARP = Immediate(0xFFFFFFFF)
-_WORDS = ("sync", "aligned", "m8n8", "x1", "x2", "x4", "trans", "shared", "shared::cta")
+_FORMATS = {"b6x16_p32": 6, "b4x16_p64": 4}
+_WORDS = (
+    "sync", "aligned", "m8n8", "m16n16", "m8n16", "m16n8", "x1", "x2", "x4", "trans", "shared",
+    "shared::cta", "b8x16", *_FORMATS,
+)  # fmt: skip
 
 
-def _count(ops: Operands) -> int:
+def _count(ops: Operands, bytes_shape: str) -> int:
+    """Return how many groups of eight rows an instruction moves; refuse forms that do not exist."""
     ops.allow(*_WORDS)
-    if not ops.has("m8n8"):
-        raise ops.refuse("only .m8n8 matrices of .b16 are modelled")
-    return next((int(word[1]) for word in ops.modifiers if word in ("x1", "x2", "x4")), 1)
+    number = next((int(word[1]) for word in ops.modifiers if word in ("x1", "x2", "x4")), 1)
+    packed = any(ops.has(word) for word in _FORMATS)
+    if ops.has("m8n8") and not ops.has("b8") and not packed:
+        return number
+    if ops.has("m8n16") and packed and not ops.has("trans") and bytes_shape == "m16n16":
+        return number
+    if ops.has(bytes_shape) and ops.has("trans") and (ops.has("b8") or packed):
+        if bytes_shape == "m16n8":
+            return number
+        if number < 4:
+            return 2 * number
+    raise ops.refuse(
+        "the forms are .m8n8 of .b16, .m8n16 of packed elements, and of bytes with .trans "
+        f".{bytes_shape}"
+    )
+
+
+def _decompressed(rows: Array, bits: int) -> Array:
+    """Return rows [..., 16 bytes] of 16 packed elements as bytes (PTX ISA 9.7.16.9.1)."""
+    stream = np.unpackbits(rows, axis=-1, bitorder="little")[..., : 16 * bits]
+    elements = stream.reshape(*rows.shape[:-1], 16, bits)
+    weights = 1 << np.arange(bits, dtype=np.uint8)
+    values: Array = (elements * weights).sum(axis=-1, dtype=np.uint8) << (2 if bits == 4 else 0)
+    return values.astype(np.uint8)
 
 
 def _check_whole(m: Machine, lanes: Lanes, warps: Warps) -> None:
@@ -55,59 +84,112 @@ def _by_warp(warps: Warps, matrix: int, lanes: Lanes) -> Array:
 
 @controls("ldmatrix")
 def prepare_ldmatrix(ops: Operands) -> Control:
-    """`ldmatrix.sync.aligned.m8n8.{x1,x2,x4}{.trans}.shared.b16 {d...}, [a]`."""
-    count, space = _count(ops), space_of(ops, ops.args[1])
+    """`ldmatrix.sync.aligned.m8n8.{x1,x2,x4}{.trans}.shared.b16 {d...}, [a]`.
+
+    And `.m16n16.{x1,x2}.trans.shared.b8`, `.m8n16.{x1,x2,x4}`, both `.b8x16.{b6x16_p32,b4x16_p64}`.
+    """
+    count, space = _count(ops, "m16n16"), space_of(ops, ops.args[1])
     address = ops.address(ops.args[1])
     elements = ops.elements(ops.args[0])
+    if len(elements) != count:
+        raise ops.refuse(f"{count} registers are needed, not {len(elements)}")
     writes = [ops.destination(element, "b32") for element in elements]
     places = [ops.registers(element) for element in elements]
+    bits = next((bits for word, bits in _FORMATS.items() if ops.has(word)), 0)
+    shape = "m16n16" if ops.has("m16n16") else "m8n16" if bits else "m8n8"
     transposed = ops.has("trans")
 
     def body(m: Machine, lanes: Lanes, warps: Warps) -> None:
         _check_whole(m, lanes, warps)
-        loaded = []
-        for matrix in range(count):
-            rows = _row_lanes(warps, matrix)
+        groups, missed = [], []
+        for group in range(count):
+            rows = _row_lanes(warps, group)
             found, missing = m.memory.load(
                 m, rows, space, np.broadcast_to(address(m, rows), rows.n), UNSIGNED[16], 8
             )
-            at = _by_warp(warps, matrix, rows)
-            tiles = found[at]
-            if transposed:
-                tiles = tiles.transpose(0, 2, 1)
-            words = np.ascontiguousarray(tiles).view(np.uint32).reshape(warps.n, WARP)
-            bad = None
-            if missing is not None:
-                bad = warps.gather(np.logical_or.reduce(missing[at], axis=1, keepdims=True))
-            loaded.append((warps.gather(words), bad))
-        for (words, bad), write, to in zip(loaded, writes, places, strict=True):
-            write(m, lanes, words)
+            at = _by_warp(warps, group, rows)
+            raw = np.ascontiguousarray(found[at]).view(np.uint8)
+            groups.append(_decompressed(raw, bits) if bits else raw)
+            missed.append(None if missing is None else np.logical_or.reduce(missing[at], axis=1))
+        for k, (write, to) in enumerate(zip(writes, places, strict=True)):
+            words = _fragments(groups, k, shape, transposed)
+            write(m, lanes, warps.gather(words.reshape(warps.n, WARP)))
+            bad = _missing(missed, k, shape)
             if bad is not None or m.undefined:
                 for place in to:
-                    mark(m, place, lanes, bad)
+                    mark(m, place, lanes, None if bad is None else warps.gather(bad[:, None]))
 
     return collective(ops, WHOLE_WARP, body)
 
 
+def _fragments(groups: list[Array], k: int, shape: str, transposed: bool) -> Array:
+    """Return the k-th register of every lane, from groups of eight rows of 16 bytes."""
+    if shape == "m16n16":
+        whole = np.concatenate(groups[k - k % 2 : k - k % 2 + 2], axis=1).transpose(0, 2, 1)
+        half = whole[:, 8 * (k % 2) : 8 * (k % 2) + 8]
+        words: Array = np.ascontiguousarray(half).view(np.uint32)
+        return words
+    tiles = groups[k].view(np.uint16) if shape == "m8n8" else groups[k]
+    if transposed:
+        tiles = tiles.transpose(0, 2, 1)
+    found: Array = np.ascontiguousarray(tiles).view(np.uint32)
+    return found
+
+
+def _missing(missed: list[Array | None], k: int, shape: str) -> Array | None:
+    """Return in which warps the k-th register comes from rows with unwritten bytes."""
+    parts = missed[k - k % 2 : k - k % 2 + 2] if shape == "m16n16" else [missed[k]]
+    given = [part for part in parts if part is not None]
+    return np.logical_or.reduce(given) if given else None
+
+
 @controls("stmatrix")
 def prepare_stmatrix(ops: Operands) -> Control:
-    """`stmatrix.sync.aligned.m8n8.{x1,x2,x4}{.trans}.shared.b16 [a], {s...}`."""
-    count, space = _count(ops), space_of(ops, ops.args[0])
+    """`stmatrix.sync.aligned.m8n8.{x1,x2,x4}{.trans}.shared.b16 [a], {s...}`.
+
+    And `.m16n8.{x1,x2,x4}.trans.shared.b8`, held like an accumulator of `mma.m16n8`: lane l has
+    columns 2 (l % 4) and the next one of rows l / 4 and l / 4 + 8; memory has a column a row.
+    """
+    count, space = _count(ops, "m16n8"), space_of(ops, ops.args[0])
     address = ops.address(ops.args[0])
     reads = ops.sources(ops.args[1], "b32")
-    transposed = ops.has("trans")
+    if len(reads) != count:
+        raise ops.refuse(f"{count} registers are needed, not {len(reads)}")
+    transposed, of_bytes = ops.has("trans"), ops.has("m16n8")
 
     def body(m: Machine, lanes: Lanes, warps: Warps) -> None:
         _check_whole(m, lanes, warps)
         for matrix in range(count):
             words = warps.spread(reads[matrix](m, lanes), np.uint32)
-            tiles = words.view(np.uint16).reshape(warps.n, 8, 8)
-            if transposed:
-                tiles = tiles.transpose(0, 2, 1)
+            if of_bytes:
+                # By warp, row in 8, column by 2, row by 8, and column in 2.
+                held = words.view(np.uint8).reshape(warps.n, 8, 4, 2, 2)
+                columns = np.ascontiguousarray(held.transpose(0, 2, 4, 3, 1))
+                tiles = columns.reshape(warps.n, 8, 16).view(np.uint16)
+            else:
+                tiles = words.view(np.uint16).reshape(warps.n, 8, 8)
+                tiles = tiles.transpose(0, 2, 1) if transposed else tiles
             rows = _row_lanes(warps, matrix)
             values = np.empty((rows.n, 8), np.uint16)
             values[_by_warp(warps, matrix, rows).reshape(-1)] = tiles.reshape(-1, 8)
             addresses = np.broadcast_to(address(m, rows), rows.n)
             m.memory.store(m, rows, space, addresses, values)
+
+    return collective(ops, WHOLE_WARP, body)
+
+
+@controls("movmatrix")
+def prepare_movmatrix(ops: Operands) -> Control:
+    """`movmatrix.sync.aligned.m8n8.trans.b16 d, a`: transpose a matrix in registers."""
+    ops.allow("sync", "aligned", "m8n8", "trans")
+    if not ops.has("trans"):
+        raise ops.refuse(".trans is needed")
+    read, write = ops.source(ops.args[1], "b32"), ops.destination(ops.args[0], "b32")
+
+    def body(m: Machine, lanes: Lanes, warps: Warps) -> None:
+        _check_whole(m, lanes, warps)
+        tiles = warps.spread(read(m, lanes), np.uint32).view(np.uint16).reshape(warps.n, 8, 8)
+        turned = np.ascontiguousarray(tiles.transpose(0, 2, 1)).view(np.uint32)
+        write(m, lanes, warps.gather(turned.reshape(warps.n, WARP)))
 
     return collective(ops, WHOLE_WARP, body)
