@@ -113,6 +113,11 @@ class Mbarriers:
             "E244",
         )
 
+    def expect_arrivals(self, blocks: Index, offsets: Index, counts: Index) -> None:
+        """Let the current phase wait for so many more arrivals."""
+        where = self._find(blocks, offsets)
+        np.add.at(self._pending, where, counts)
+
     def arrive(self, blocks: Index, offsets: Index, counts: Index) -> NDArray[np.uint64]:
         """Count arrivals; return the state token of each: the phase before it."""
         where = self._find(blocks, offsets)

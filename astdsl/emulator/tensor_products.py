@@ -115,9 +115,10 @@ def cells_of(blocks: Array, tile: TensorTile) -> Cells:
 class TensorProduct:
     """Products in flight on one accumulator of some blocks; `keeps` says which add to it.
 
-    `shift` divides D by 2^shift first. With `n_blocks` = 2 rows are pairs of blocks, which hold
-    halves of A, B and D: of D each has half the rows, or for M = 128 as 128 lanes of N / 2 columns,
-    the right half below the left (PTX ISA 9.7.16.10.5, layouts A and B).
+    `shift` divides D by 2^shift first; lanes of D that are `disabled` stay as they are. With
+    `n_blocks` = 2 rows are pairs of blocks, which hold halves of A, B and D: of D each has half the
+    rows, or for M = 128 as 128 lanes of N / 2 columns, the right half below the left (PTX ISA
+    9.7.16.10.5, layouts A and B).
     """
 
     m: Machine
@@ -128,6 +129,7 @@ class TensorProduct:
     keeps: BoolArray
     shift: int = 0
     n_blocks: int = 1
+    disabled: BoolArray | None = None
     steps: list[Step] = field(default_factory=list)
     d_tile: TensorTile = field(init=False)
     operation: Operation = field(init=False)
@@ -201,6 +203,7 @@ class TensorProduct:
         if (
             d.d_type == "f32"
             and not self.shift
+            and self.disabled is None
             and isinstance(where[0], slice)
             and self.keeps.all()
         ):
@@ -209,7 +212,10 @@ class TensorProduct:
             old = self._old(cells, dtype) if self.keeps.any() else None
             new = accumulate(old, product, dtype, d.saturate)
             # 16-bit results are not packed: one in the low half of each cell.
-            memory.data[where] = new.view(f"u{dtype.itemsize}")
+            raw = new.view(f"u{dtype.itemsize}")
+            if self.disabled is not None:
+                raw = np.where(self.disabled[:, self.d_tile.lanes, None], cells, raw)
+            memory.data[where] = raw
         memory.end(self.operation)
         if self.m.guard is not None:
             self.m.guard.end(self.operation)

@@ -87,10 +87,15 @@ def test_a_misaligned_destination_is_a_fault() -> None:
 
 
 @pytest.mark.parametrize("completion", COMPLETIONS)
-def test_an_mbarrier_is_told_when_the_copies_of_a_thread_are_done(completion: Any) -> None:
-    body = """setp.eq.u32 %p0, %r0, 0; @%p0 mbarrier.init.shared.b64 [sh+1024], 32; bar.sync 0;
-      cp.async.cg.shared.global [%r2], [%d2], 16;
-      cp.async.mbarrier.arrive.noinc.shared.b64 [sh+1024];
+@pytest.mark.parametrize(("form", "count"), [(".noinc", 32), ("", 1)])
+def test_an_mbarrier_is_told_when_the_copies_of_a_thread_are_done(
+    form: str, count: int, completion: Any
+) -> None:
+    # Without `.noinc` the phase waits for the copies besides the arrival that it expects.
+    own = "" if form else "bar.sync 0; @%p0 mbarrier.arrive.shared.b64 _, [sh+1024];"
+    body = f"""setp.eq.u32 %p0, %r0, 0; @%p0 mbarrier.init.shared.b64 [sh+1024], {count};
+      bar.sync 0; cp.async.cg.shared.global [%r2], [%d2], 16;
+      cp.async.mbarrier.arrive{form}.shared.b64 [sh+1024]; {own}
       WAIT: mbarrier.try_wait.parity.shared.b64 %p1, [sh+1024], 0; @!%p1 bra WAIT;
       mbarrier.inval.shared.b64 [sh+1024];"""
     source, out = copied(

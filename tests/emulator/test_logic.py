@@ -39,6 +39,16 @@ def test_lop3_is_its_truth_table(table: int) -> None:
     assert got == expected
 
 
+@pytest.mark.parametrize(("word", "join"), [("or", np.logical_or), ("and", np.logical_and)])
+def test_lop3_joins_whether_its_result_is_zero_with_a_predicate(word: str, join: Any) -> None:
+    a = np.array([0, 1, 2, 3], "u4")
+    code = f"""setp.ge.u32 %q, %a, 2; lop3.{word}.b32 %r0|%p, %a, 1, 0, 0xC0, %q;
+      selp.u32 %d, 1, 0, %p; shl.b32 %r0, %r0, 4; or.b32 %d, %d, %r0;"""
+    found = np.array(on_words(code, a=a))
+    assert (found >> 4).tolist() == (a & 1).tolist()
+    assert (found & 1 != 0).tolist() == join(a & 1 != 0, a >= 2).tolist()
+
+
 @pytest.mark.parametrize("bits", [16, 32, 64])
 def test_shift_counts_are_clamped_at_the_width(bits: int) -> None:
     a = bits_of(N, f"u{bits // 8}", 1)

@@ -135,6 +135,19 @@ def test_two_pairs_of_one_cluster_multiply_apart() -> None:
     assert np.array_equal(out.reshape(2, 256, 64), np.stack([expected, expected]))
 
 
+def test_a_mask_of_a_pair_names_the_lanes_of_both_blocks() -> None:
+    images, _, code, expected = halves(256, 64, "f16", "f16")
+    mask = "mov.u32 %r40, 0; mov.u32 %r41, 1;"
+    registers = "{%r41, %r40, %r40, %r40, %r40, %r40, %r40, %r41}"
+    again = code.replace("setp.ne.u32 %p5, 0, 0", "setp.eq.u32 %p5, 0, 0")
+    once = code[: code.index("@%p2 tcgen05.commit")]
+    again = again.replace("%r13, %p5", f"%r13, {registers}, %p5")
+    out = launch(once + mask + again + WAIT + load(64), images, 64).view(np.float32)
+    wanted = 2 * expected
+    wanted[[0, 128 + 96]] = expected[[0, 128 + 96]]
+    assert np.array_equal(out.reshape(256, 64), wanted)
+
+
 def test_both_blocks_must_wait_for_the_commit() -> None:
     images, _, code, _ = halves(256, 64, "f16", "f16")
     fault("E276", code + load(64), images, 64)

@@ -111,6 +111,13 @@ def prepare_fence(ops: Operands) -> Execute:
     return execute
 
 
+@executes("createpolicy")
+def prepare_policy(ops: Operands) -> Execute:
+    """`createpolicy.{fractional,range,cvt}.L2...b64 d, ...`: a cache policy, which is a hint."""
+    write = ops.destination(ops.args[0], "b64")
+    return lambda m, lanes: write(m, lanes, np.uint64(0))
+
+
 @executes(
     "griddepcontrol",
     "nanosleep",

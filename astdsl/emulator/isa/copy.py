@@ -191,16 +191,19 @@ def prepare_wait(ops: Operands) -> Execute:
 
 @executes("cp.async.mbarrier.arrive")
 def prepare_arrive(ops: Operands) -> Execute:
-    """`cp.async.mbarrier.arrive.noinc.b64 [addr]`: arrive when the thread's copies are done."""
+    """`cp.async.mbarrier.arrive{.noinc}.b64 [addr]`: arrive when the thread's copies are done.
+
+    Without `.noinc` the phase waits for this arrival besides those that it expects.
+    """
     ops.allow("async", "mbarrier", "arrive", "noinc", "shared", "shared::cta")
-    if not ops.has("noinc"):
-        raise ops.refuse("only the form with .noinc is modelled")
-    place = barrier_place(ops, ops.args[0])
+    place, adds = barrier_place(ops, ops.args[0]), not ops.has("noinc")
 
     def execute(m: Machine, lanes: Lanes) -> None:
         rows, offsets = (np.array(part) for part in place(m, lanes))
         copies, ones = m.state(Copies), np.ones(lanes.n, np.int64)
         earlier = copies.of(lanes)
+        if adds:
+            use(m, lanes, lambda barriers: barriers.expect_arrivals(rows, offsets, ones))
 
         def perform() -> None:
             for copy in earlier:

@@ -13,7 +13,9 @@ import numpy as np
 from astdsl.emulator import numerics
 from astdsl.emulator.isa import Execute, executes
 from astdsl.emulator.isa.steps import ufunc_step, value_step
+from astdsl.emulator.operands import is_sink
 from astdsl.emulator.scalars import UNSIGNED, Scalar
+from astdsl.emulator.syntax import Pair
 from astdsl.emulator.undefined import mark, undefined_mask
 
 if TYPE_CHECKING:
@@ -48,10 +50,13 @@ def prepare_cnot(ops: Operands) -> Execute:
 
 @executes("lop3")
 def prepare_lop3(ops: Operands) -> Execute:
-    """`lop3.b32 d, a, b, c, immLut`: any function of three bits, by its truth table."""
-    ops.allow()
-    if len(ops.args) != 5:
-        raise ops.refuse("only the form without a predicate result is modelled")
+    """`lop3{.or,.and}.b32 d{|p}, a, b, c, immLut{, q}`: any function of three bits, by its table.
+
+    With a predicate, p = (d != 0) or, and, q (PTX ISA 9.7.8.6).
+    """
+    ops.allow("or", "and")
+    if len(ops.args) not in (5, 6) or (len(ops.args) == 6) != (ops.has("or") or ops.has("and")):
+        raise ops.refuse("a predicate goes with .or or .and, and they with it")
     table = int(ops.immediate(ops.args[4]))
 
     def function(a: Any, b: Any, c: Any) -> Any:
@@ -64,7 +69,25 @@ def prepare_lop3(ops: Operands) -> Execute:
                 result |= x & y & z
         return result
 
-    return value_step(ops, function, "b32", ["b32"] * 3)
+    if len(ops.args) == 5:
+        return value_step(ops, function, "b32", ["b32"] * 3)
+    both = ops.args[0]
+    if not isinstance(both, Pair):
+        raise ops.refuse("the results are written d|p")
+    reads = [ops.source(arg, "b32") for arg in ops.args[1:4]]
+    other = ops.source(ops.args[5], "pred")
+    join = np.logical_or if ops.has("or") else np.logical_and
+    write = None if is_sink(both.first) else ops.destination(both.first, "b32")
+    say = ops.destination(both.second, "pred")
+
+    def execute(m: Machine, lanes: Lanes) -> None:
+        found = function(*(np.asarray(read(m, lanes)) for read in reads))
+        says = join(found != 0, other(m, lanes))
+        if write is not None:
+            write(m, lanes, found)
+        say(m, lanes, says)
+
+    return execute
 
 
 # Comparison and selection.

@@ -272,10 +272,15 @@ def prepare_init_fence(ops: Operands) -> Execute:
     return execute
 
 
-@executes("fence.proxy.async")
+@executes("fence.proxy.async", "fence.proxy.async::generic")
 def prepare_proxy_fence(ops: Operands) -> Execute:
-    """`fence.proxy.async{.space}`: ordinary accesses before it, asynchronous ones after it."""
-    ops.allow("proxy", "async", "global", *_SPACES)
+    """`fence.proxy.async{.space}`: ordinary accesses before it, asynchronous ones after it.
+
+    The forms of one direction, `.async::generic.{acquire,release}.sync_restrict::...`, count as
+    the fence of both.
+    """
+    ops.allow("proxy", "async", "async::generic", "global", "acquire", "release", "cluster",
+              "sync_restrict::shared::cta", "sync_restrict::shared::cluster", *_SPACES)  # fmt: skip
 
     def execute(m: Machine, lanes: Lanes) -> None:
         if m.guard is not None and not ops.has("global"):

@@ -40,8 +40,8 @@ from astdsl.emulator.tiles import SharedTile, locate
 if TYPE_CHECKING:
     from astdsl.emulator.lanes import Lanes
     from astdsl.emulator.machine import Machine
-    from astdsl.emulator.operands import Operands
-    from astdsl.emulator.scalars import Array
+    from astdsl.emulator.operands import Getter, Operands
+    from astdsl.emulator.scalars import Array, BoolArray
 
 _COLLECTORS = tuple(f"collector::a::{use}" for use in ("fill", "use", "lastuse", "discard"))
 # Scales for each step of K, by kind and by the words that name the size of a block.
@@ -67,8 +67,12 @@ class _Mma:
         self._b = ops.source(b, "b64")
         self._descriptor = ops.source(descriptor, "b32")
         rest = self._scale_operands(ops, rest)
+        self._disabled: list[Getter] = []
         if rest and isinstance(rest[0], Vector):
-            raise ops.refuse("the mask of disabled output lanes is not supported")
+            self._disabled = ops.sources(rest[0], "b32")
+            if len(self._disabled) != 4 * self.n_blocks:
+                raise ops.refuse(f"the mask of disabled lanes has {4 * self.n_blocks} registers")
+            rest = rest[1:]
         if not 1 <= len(rest) <= 2:
             raise ops.refuse("enable-input-d must follow the instruction descriptor")
         self._keeps = ops.source(rest[0], "pred")
@@ -106,20 +110,31 @@ class _Mma:
             product = state.product
             if (
                 product is not None
+                and not self._disabled
                 and keeps.all()
                 and self._continues(product, rows, descriptor, d_address, step)
             ):
                 product.add(step)
                 return
             product = TensorProduct(
-                m, lanes, rows, descriptor, d_address, keeps.copy(), self.shift, self.n_blocks
-            )
+                m, lanes, rows, descriptor, d_address, keeps.copy(), self.shift, self.n_blocks,
+                self._mask(m, issuers),
+            )  # fmt: skip
             product.begin()
             product.add(step)
         except FormatError as error:
             raise m.fault("E281", str(error), int(lanes.index[0])) from None
         state.product = product
         m.asynchronous.issue(product.operation)
+
+    def _mask(self, m: Machine, issuers: Lanes) -> BoolArray | None:
+        """Return which lanes of D each block keeps as they are, [blocks, 128]; None for none."""
+        if not self._disabled:
+            return None
+        words = [np.broadcast_to(get(m, issuers), issuers.n) for get in self._disabled]
+        raw = np.ascontiguousarray(np.stack(words, axis=1), np.uint32).view(np.uint8)
+        bits = np.unpackbits(raw, axis=1, bitorder="little")
+        return bits.reshape(issuers.n * self.n_blocks, 128).astype(np.bool_)
 
     def _operands(
         self, m: Machine, lanes: Lanes, d: InstructionDescriptor
