@@ -139,7 +139,7 @@ class Emulator:
                 try:
                     run(
                         ptx, entry.name, (grid, 1, 1), (entry.threads, 1, 1), given,
-                        shared_bytes=entry.shared_bytes,
+                        shared_bytes=entry.shared_bytes, exclusive=True,
                         uninitialised=[x for i, x in unwritten.items() if i in passed], **options,
                     )  # fmt: skip
                 except DeviceFault as fault:
