@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pytest
@@ -65,16 +67,111 @@ HAZARDS = {
     "misaligned": "st.global.b32 [%d0+2], %r0;",
     "write-of-constants": "ld.global.nc.b32 %r6, [%d0]; .loc 1 8 1\n st.global.b32 [%d0], %r6;",
     "divided-warp": "@%p0 bra A; bar.sync 1; bra B; A: bar.sync 1; B:",
+    "race-between-lanes": "st.shared.b32 [%r4], %r0; xor.b32 %r5, %r3, 4; add.u32 %r5, %r1, %r5;"
+    ".loc 1 8 1\n ld.shared.b32 %r6, [%r5];",
+    "race-in-global-memory": "st.global.b32 [%d0], %r0; bar.sync 0; @%p0 st.global.b32 [%d0], 5;"
+    ".loc 1 8 1\n ld.global.b32 %r6, [%d0]; red.global.add.u32 [%d0+8], 1;",
+    "mixed-phases-of-a-barrier": "@%p2 bar.sync 1, 32; .loc 1 8 1\n @!%p2 bar.sync 1, 32;",
+    "undefined-register": "@%p0 mov.b32 %r7, 1; .loc 1 8 1\n st.global.b32 [%d0], %r7;",
+    "collective-without-its-warp": "@%p0 exit; .loc 1 8 1\n ldmatrix.sync.aligned.m8n8.x1"
+    ".shared.b16 {%r6}, [%r1];",
+    "use-of-no-mbarrier": "mbarrier.arrive.shared::cta.b64 _, [%r1+64];",
+    "live-mbarrier-touched": BARRIER + ".loc 1 8 1\n @%p0 st.shared.b32 [%r2], %r0;",
+    "reduction-of-a-constant": "ld.global.nc.b32 %r6, [%d0]; .loc 1 8 1\n"
+    "red.global.add.u32 [%d0], 1;",
+    "changed-map-not-acquired": f"""
+      mov.b64 %d5, a1; cvta.param.u64 %d5, %d5; mul.wide.u32 %d6, %r0, 4; add.u64 %d7, %d5, %d6;
+      @!%p2 bra END; ld.b32 %r7, [%d7]; st.shared.b32 [%r4], %r7; bar.warp.sync 0xffffffff;
+      .loc 1 8 1
+      tensormap.cp_fenceproxy.global.shared::cta.tensormap::generic.release.gpu.sync.aligned
+        [%d0+64], [%r1], 128;
+      {BARRIER.replace("bar.sync 0", "bar.warp.sync 0xffffffff")}
+      .loc 1 9 1
+      add.u64 %d8, %d0, 64;
+      @%p0 cp.async.bulk.tensor.2d.shared::cta.global.tile.mbarrier::complete_tx::bytes
+        [%r1], [%d8, {{0, 0}}], [%r2]; END:""",
 }  # fmt: skip
+# The same for products of sm_90a: %d10 and %d11 are descriptors of A and B, 64x16 and 8x16 of f16.
+PRODUCT = "wgmma.mma_async.sync.aligned.m64n8k16.f32.f16.f16 {%f0, %f1, %f2, %f3}, %d10, %d11, "
+PRODUCT += "0, 1, 1, 0, 0;"
+END = "wgmma.commit_group.sync.aligned; wgmma.wait_group.sync.aligned 0;"
+PRODUCTS = {
+    "register-of-a-product-in-flight": f"wgmma.fence.sync.aligned; {PRODUCT} .loc 1 8 1\n"
+    f"st.global.f32 [%d1], %f0; {END}",
+    "missing-product-fence": f"mov.b32 %f0, 0f00000000; .loc 1 8 1\n {PRODUCT} {END}",
+    "slot-refilled-under-a-product": f"wgmma.fence.sync.aligned; {PRODUCT} .loc 1 8 1\n"
+    f"st.shared.b32 [%r4], %r0; {END}",
+    "end-before-a-product": f"wgmma.fence.sync.aligned; .loc 1 8 1\n {PRODUCT}"
+    "wgmma.commit_group.sync.aligned;",
+    "descriptor-outside-of-shared-memory": "mov.b64 %d10, 0x4000000100003fff;"
+    f"wgmma.fence.sync.aligned; .loc 1 8 1\n {PRODUCT} {END}",
+}
+FILLED = """
+  .loc 1 1 1
+  mov.u32 %r0, %tid.x; mov.u32 %r1, smem; ld.param.u64 %d0, [a0]; shl.b32 %r3, %r0, 4;
+  add.u32 %r4, %r1, %r3; mul.wide.u32 %d2, %r0, 4; add.u64 %d1, %d0, %d2; mov.u32 %r5, 0;
+  st.shared.v4.b32 [%r4], {%r5, %r5, %r5, %r5}; st.shared.v4.b32 [%r4+2048], {%r5, %r5, %r5, %r5};
+  fence.proxy.async.shared::cta; bar.sync 0;
+  shr.u32 %r6, %r1, 4; cvt.u64.u32 %d10, %r6; or.b64 %d10, %d10, 0x0000001000080000;
+  add.u64 %d11, %d10, 128;
+"""
+# And for tensor memory of sm_100a.
+TENSOR = """
+  .loc 1 1 1
+  mov.u32 %r0, %tid.x; setp.eq.u32 %p0, %r0, 0; setp.lt.u32 %p2, %r0, 32; mov.u32 %r1, smem;
+  ld.param.u64 %d0, [a0]; mul.wide.u32 %d2, %r0, 4; add.u64 %d1, %d0, %d2;
+  .loc 1 2 1
+  @%p2 tcgen05.alloc.cta_group::1.sync.aligned.shared::cta.b32 [%r1], 32;
+  bar.sync 0;
+  shl.b32 %r5, %r0, 2; add.u32 %r5, %r1, %r5; st.shared.b32 [%r5+1024], %r0;
+  fence.proxy.async.shared::cta; bar.sync 0;
+  ld.shared.b32 %r2, [%r1]; and.b32 %r3, %r0, 96; shl.b32 %r3, %r3, 16; add.u32 %r4, %r2, %r3;
+"""
+FREE = ".loc 1 9 1\n bar.sync 0; @%p2 tcgen05.dealloc.cta_group::1.sync.aligned.b32 %r2, 32;"
+PUT = ".loc 1 3 1\n tcgen05.st.sync.aligned.32x32b.x1.b32 [%r4], {%r0};"
+GET = ".loc 1 4 1\n tcgen05.ld.sync.aligned.32x32b.x1.b32 {%r5}, [%r4];"
+USE = ".loc 1 5 1\n st.global.b32 [%d1], %r5;"
+TENSORS = {
+    "missing-wait-for-a-tensor-load": f"{PUT} tcgen05.wait::st.sync.aligned; {GET} {USE} {FREE}",
+    "missing-wait-for-a-tensor-store": f"{PUT} {GET} tcgen05.wait::ld.sync.aligned; {USE} {FREE}",
+    "unwritten-tensor-memory": f"{GET} tcgen05.wait::ld.sync.aligned; {USE} {FREE}",
+    "tensor-memory-leaked": "",
+    "tensor-memory-not-allocated": "add.u32 %r4, %r4, 64;" + PUT,
+    "lanes-of-another-warp": "xor.b32 %r3, %r3, 0x200000; add.u32 %r4, %r2, %r3;" + PUT,
+    "tensor-memory-freed-early": f"{PUT} tcgen05.wait::st.sync.aligned; {FREE} {GET}",
+    "missing-tensor-fence": f"""{PUT} tcgen05.wait::st.sync.aligned; bar.sync 0;
+      tcgen05.fence::after_thread_sync;
+      add.u32 %r6, %r1, 1024; shr.u32 %r6, %r6, 4; cvt.u64.u32 %d10, %r6;
+      or.b64 %d10, %d10, 0x0000400000080000;
+      .loc 1 8 1
+      @%p0 tcgen05.cp.cta_group::1.32x128b.warpx4 [%r2], %d10;""",
+}
+
+
+def reported(text: str, threads: int, arguments: Sequence[Any], **options: Any) -> str:
+    text += '\n.file 1 "kernel.py"\n'
+    with pytest.raises(DeviceFault) as error:
+        run(text, "k", (1,), (threads,), arguments, **options)
+    # Addresses of host memory differ from run to run.
+    return re.sub(r"0x[0-9a-f]{6,}", "0x...", str(error.value)) + "\n"
 
 
 @pytest.mark.parametrize("name", HAZARDS)
 def test_a_hazard_is_reported_with_both_accesses(name: str, golden: Golden) -> None:
     text = kernel(START + HAZARDS[name], ["u64", "map"], shared_bytes=4112)
-    text += '\n.file 1 "kernel.py"\n'
-    out, tensor = np.zeros(64, np.uint32), np.zeros((8, 8), np.uint32)
-    with pytest.raises(DeviceFault) as error:
-        run(text, "k", (1,), (64,), [out, TensorMap.of(tensor, (8, 8))])
-    # Addresses of host memory differ from run to run.
-    report = re.sub(r"0x[0-9a-f]{6,}", "0x...", str(error.value))
-    golden(f"{report}\n", f"hazards/{name}.txt")
+    memory, tensor = np.zeros(80, np.uint32), np.zeros((8, 8), np.uint32)
+    start = -memory.__array_interface__["data"][0] % 64 // 4
+    out = memory[start : start + 64]
+    golden(reported(text, 64, [out, TensorMap.of(tensor, (8, 8))]), f"hazards/{name}.txt")
+
+
+@pytest.mark.parametrize("name", PRODUCTS)
+def test_a_hazard_of_products_is_reported(name: str, golden: Golden) -> None:
+    text = kernel(FILLED + PRODUCTS[name], ["u64"], shared_bytes=4096)
+    golden(reported(text, 128, [np.zeros(128, np.uint32)]), f"hazards/{name}.txt")
+
+
+@pytest.mark.parametrize("name", TENSORS)
+def test_a_hazard_of_tensor_memory_is_reported(name: str, golden: Golden) -> None:
+    text = kernel(TENSOR + TENSORS[name], ["u64"], target="sm_100a", shared_bytes=2048)
+    golden(reported(text, 128, [np.zeros(128, np.uint32)]), f"hazards/{name}.txt")
