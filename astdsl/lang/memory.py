@@ -21,14 +21,15 @@ from astdsl.lang.elementwise import require_fits, rounded
 from astdsl.lang.indices import as_index, form_of, index_value
 from astdsl.lang.layouts import layout_cast
 from astdsl.lang.masks import filled
-from astdsl.lang.nibbles import PER_BYTE
+from astdsl.lang.nibbles import PER_BYTE, half
 from astdsl.lang.refs import Ref, whole_ref
 from astdsl.lang.roots import Root
 from astdsl.lang.shapes import as_shape
+from astdsl.lang.symbolic import Form
 from astdsl.lang.sync import Barrier, BarrierSlot, as_slot
 from astdsl.lang.tracing import emit, fault, require_trace
 from astdsl.lang.transforms import checked_transforms
-from astdsl.lang.values import Literal, Tile, as_operand, require_dtype
+from astdsl.lang.values import Literal, Operand, Tile, as_operand, require_dtype
 
 
 def refuse_options(function: str, help: str, **options: object) -> None:
@@ -172,12 +173,6 @@ def GMEM(shape: object, dtype: object) -> Ref:  # noqa: N802
             help="make it before the first pipeline, branch or loop; `SMEM` is memory of a block",
         )
     kind = require_dtype(dtype, "`GMEM`")
-    if kind is f4e2m1:
-        raise fault(
-            UnsupportedFeature,
-            "`GMEM` of f4e2m1, two elements to a byte, is not in this version",
-            help="keep them as u8",
-        )
     given = shape if isinstance(shape, Iterable) and not isinstance(shape, Tile) else (shape,)
     extents = [as_index(x, "an extent of `GMEM`") for x in given]
     forms = tuple(map(form_of, extents))
@@ -187,10 +182,29 @@ def GMEM(shape: object, dtype: object) -> Ref:  # noqa: N802
             "`GMEM` takes one extent an axis, none negative, and one axis at least",
             help="`GMEM((M, N), f32)`; one number is `GMEM(1, f32)`",
         )
-    dims = tuple(index_value(x) for x, f in zip(extents, forms, strict=True) if f.constant is None)
-    static = tuple(form.constant for form in forms)
-    value = emit(ops.AllocGmem, dims=dims, shape=static, dtype=kind, label="GMEM").result
-    return whole_ref(Root(value, "GMEM", SCRATCH, (None,) * len(forms), forms))
+    is_packed = kind is f4e2m1
+    sizes: list[Operand | Form] = [*extents]
+    if is_packed:
+        sizes[-1] = _half_of(forms[-1])
+    counts = [x if isinstance(x, Form) else form_of(x) for x in sizes]
+    dims = tuple(index_value(x) for x, n in zip(sizes, counts, strict=True) if n.constant is None)
+    static = tuple(n.constant for n in counts)
+    stored = u8 if is_packed else kind
+    value = emit(ops.AllocGmem, dims=dims, shape=static, dtype=stored, label="GMEM").result
+    names = (None,) * len(forms)
+    return whole_ref(Root(value, "GMEM", SCRATCH, names, forms, packed=is_packed))
+
+
+def _half_of(extent: Form) -> Form:
+    """Return the bytes along the packed axis of scratch."""
+    found = half(extent, {})
+    if found is None:
+        raise fault(
+            ShapeMismatch,
+            "`GMEM` holds two f4e2m1 to a byte along its last axis, and this extent may be odd",
+            help="round it up: `GMEM((M, 2 * cdiv(K, 2)), f4e2m1)`",
+        )
+    return found
 
 
 def copy_gmem_to_smem(

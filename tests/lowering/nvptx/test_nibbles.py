@@ -7,12 +7,17 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
+from hypothesis import given as drawn
+from hypothesis import settings
+from hypothesis import strategies as st
 
 from astdsl import (
+    GMEM,
     SMEM,
     In,
     InOut,
     Out,
+    TilingTransform,
     arange,
     cdiv,
     ds,
@@ -25,8 +30,16 @@ from astdsl import (
     pipeline,
     sum,
     tile,
+    zeros,
 )
-from astdsl.errors import BadArgument, BadWindow, KernelError, UnsupportedFeature
+from astdsl.errors import (
+    BadArgument,
+    BadWindow,
+    KernelError,
+    ShapeMismatch,
+    UnsupportedFeature,
+)
+from tests.lang.harness import a_trace
 from tests.witnesses import agree
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -156,6 +169,83 @@ def test_shared_memory_is_packed_too() -> None:
     w = elements(64, 64)
     found = agree(staged, lambda: (packed(w),))
     np.testing.assert_array_equal(found, w[:, 32:].astype(np.float32))
+
+
+@kernel
+def windows(
+    w: In[f4e2m1, "M K"],
+    o: Out[f4e2m1, "K M"],
+    s: Out[f32, "M"],
+    *,
+    rows=8,
+    columns=16,
+    first=0,
+    shift=0,
+):
+    M, K = w.shape
+    with pipeline(cdiv(M, rows)) as i:
+        total = zeros((rows,), f32)
+        with pipeline(cdiv(K, columns)) as k:
+            here = ds(first + k * columns, columns)
+            t = w[ds(i * rows + shift, rows), here]
+            total += sum(t.astype(f32), axis=1)
+            o[tile(k, columns), tile(i, rows)] = t.T
+        s[tile(i, rows)] = total
+
+
+@settings(max_examples=25, deadline=None)
+@drawn(
+    st.tuples(st.integers(1, 20), st.integers(1, 24)),
+    st.integers(1, 5),
+    st.integers(1, 9),
+    st.integers(-4, 4),
+    st.integers(-2, 2),
+)
+def test_packed_memory_reads_as_the_memory_of_one_element_a_byte(
+    shape: tuple[int, int], rows: int, pairs: int, first: int, shift: int
+) -> None:
+    m, k = 2 * shape[0], 2 * shape[1]
+    w = elements(m, k)
+    sizes = {"rows": rows, "columns": 2 * pairs, "first": 2 * first, "shift": shift}
+    outputs = np.zeros((k, m), ml_dtypes.float4_e2m1fn), np.zeros(m, np.float32)
+    wanted = windows.on("reference")(w, *(x.copy() for x in outputs), **sizes)
+    given = packed(w), np.zeros((k, m // 2), np.uint8), outputs[1]
+    if rows % 2:  # the output is packed along M
+        with pytest.raises(BadWindow, match=r"elements|within a byte"):
+            windows.on("reference")(*given, **sizes)
+        return
+    found = agree(windows, lambda: tuple(x.copy() for x in given), emulate=False, **sizes)
+    np.testing.assert_array_equal(found[0], packed(wanted[0]))
+    np.testing.assert_array_equal(found[1], wanted[1])
+
+
+@kernel
+def through_scratch(x: In[f32, "M K"], o: Out[f32, "M K"], *, rounded=True):
+    M, K = x.shape
+    kept = GMEM((M, 2 * cdiv(K, 2) if rounded else K), f4e2m1)
+    with pipeline(cdiv(M, 32), cdiv(K, 64)) as (i, k):
+        kept[tile(i, 32), tile(k, 64)] = x[tile(i, 32), tile(k, 64)]
+    with pipeline(cdiv(M, 32), cdiv(K, 64)) as (i, k):
+        o[tile(i, 32), tile(k, 64)] = kept[tile(i, 32), tile(k, 64)]
+
+
+@pytest.mark.parametrize("columns", [96, 97])
+def test_scratch_between_launches_is_packed_too(columns: int) -> None:
+    x = np.random.default_rng(1).standard_normal((40, columns)).astype(np.float32) * 3
+    found = agree(through_scratch, lambda: (x,))
+    np.testing.assert_array_equal(found, x.astype(ml_dtypes.float4_e2m1fn).astype(np.float32))
+
+
+def test_scratch_of_an_extent_that_may_be_odd_is_refused() -> None:
+    with pytest.raises(ShapeMismatch, match="may be odd"):
+        through_scratch.on("reference")(np.zeros((4, 6), np.float32), rounded=False)
+
+
+@pytest.mark.parametrize("transforms", [None, (TilingTransform((8, 64)),)])
+def test_shared_memory_of_half_bytes_or_of_a_stated_layout_is_refused(transforms: Any) -> None:
+    error = ShapeMismatch if transforms is None else UnsupportedFeature
+    with a_trace(), pytest.raises(error, match="f4e2m1"):
+        SMEM((64, 63), f4e2m1, transforms=transforms)
 
 
 @kernel
