@@ -69,7 +69,7 @@ def view_of_numpy(array: AnyArray, where: Where) -> ArrayView:
             help="pass `.filled(value)`",
         )
     dtype = dtype_of_numpy(array.dtype, where)
-    strides = strides_in_elements(array.strides, array.dtype.itemsize, where)
+    strides = strides_in_elements(array.shape, array.strides, array.dtype.itemsize, where)
     address = array.__array_interface__["data"][0]
     return ArrayView(address, array.shape, strides, dtype, array.flags.writeable, array)
 
@@ -93,11 +93,15 @@ def _nearest(numpy: np.dtype[Any]) -> str:
 
 
 def strides_in_elements(
-    strides: Sequence[int], element_bytes: int, where: Where
+    shape: Sequence[int], strides: Sequence[int], element_bytes: int, where: Where
 ) -> tuple[int, ...]:
-    """Return strides in elements. Raises BadArgument where they are no whole number of them."""
-    for axis, stride in enumerate(strides):
-        if stride % element_bytes:
+    """Return strides in elements. Raises BadArgument where they are no whole number of them.
+
+    The stride of an axis that nothing steps along (extent 1, an empty array) may be any number.
+    """
+    empty = 0 in shape
+    for axis, (extent, stride) in enumerate(zip(shape, strides, strict=True)):
+        if stride % element_bytes and extent > 1 and not empty:
             raise BadArgument(
                 f"axis {axis} of `{where.name}` has a stride of {stride} bytes, which is no "
                 f"multiple of its {element_bytes}-byte elements",

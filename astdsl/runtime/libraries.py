@@ -158,7 +158,7 @@ def read_interface(value: Any, where: Where) -> ArrayView:
     strides_bytes = interface.get("strides")
     if strides_bytes is None:
         strides_bytes = np.empty(0, numpy).strides if not shape else _row_major(shape, numpy)
-    strides = strides_in_elements(strides_bytes, numpy.itemsize, where)
+    strides = strides_in_elements(shape, strides_bytes, numpy.itemsize, where)
     address, is_read_only = interface["data"]
     device = _ordinal(value, where)
     library = library_of(value)

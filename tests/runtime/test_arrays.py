@@ -68,6 +68,13 @@ def test_a_stride_inside_an_element_is_refused_in_words() -> None:
         view(rows["b"])
 
 
+def test_a_stride_that_nothing_steps_along_may_be_any_number() -> None:
+    one = np.lib.stride_tricks.as_strided(np.ones(8, np.float32), (1, 8), (13, 4))
+    assert view(one).shape == (1, 8)
+    empty = np.lib.stride_tricks.as_strided(np.ones(8, np.float32), (3, 0), (13, 5))
+    assert view(empty).shape == (3, 0)
+
+
 def test_another_byte_order_is_refused_with_the_conversion() -> None:
     with pytest.raises(BadArgument, match=r"(?s)has dtype >f4.*astype\('float32'\)"):
         view(np.zeros(3, ">f4"))
