@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from astdsl.emulator.native.host import started
+from astdsl.emulator.native.loops import UNITS_AT_A_TIME
 
 if TYPE_CHECKING:
     from astdsl.emulator.lanes import Lanes
@@ -135,10 +136,14 @@ def _between(name: str, memory: Array, rows: Array, units: Array, others: Array)
     if on is None or not others.size or not others.flags.c_contiguous:
         return False
     rows, units = (np.ascontiguousarray(each, np.int64) for each in (rows, units))
-    on.function(name)(
+    on.function(_by_width(name, len(units)))(
         _at(memory), memory.shape[1], _at(rows), _at(units), len(units), _at(others), len(rows)
     )
     return True
+
+
+def _by_width(name: str, n_units: int) -> str:
+    return f"{name}{1 if n_units % UNITS_AT_A_TIME else UNITS_AT_A_TIME}"
 
 
 def scatter(values: Array, addresses: Array) -> bool:
@@ -149,5 +154,5 @@ def scatter(values: Array, addresses: Array) -> bool:
     if not (values.flags.c_contiguous and addresses.flags.c_contiguous):
         return False
     n_boxes, n_units = addresses.shape
-    on.function("scatter")(_at(values), n_units, _at(addresses), n_boxes)
+    on.function(_by_width("scatter", n_units))(_at(values), n_units, _at(addresses), n_boxes)
     return True

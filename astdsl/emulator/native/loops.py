@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-__all__ = ["FUNCTIONS", "Function"]
+__all__ = ["FUNCTIONS", "UNITS_AT_A_TIME", "Function"]
 
 
 class Level(NamedTuple):
-    """A loop: `variable` goes from 0 to `count`, excluded; `lines` begin its body."""
+    """A loop: `variable` goes from 0 to `limit`, excluded; `lines` begin its body."""
 
     variable: str
-    count: str
+    limit: str
     step: int
     lines: str
 
@@ -51,7 +51,7 @@ def _function(name: str, arguments: str, levels: list[Level]) -> Function:
             lines.append(f"after{number + 1}:")
         lines += [
             f"  %next{number} = add i64 %{level.variable}, {level.step}",
-            f"  %more{number} = icmp slt i64 %next{number}, %{level.count}",
+            f"  %more{number} = icmp slt i64 %next{number}, %{level.limit}",
             f"  br i1 %more{number}, label %level{number}, label %after{number}",
         ]
     return Function("\n".join([*lines, "after0:", "  ret void", "}"]), len(names))
@@ -95,28 +95,45 @@ _SHARED_ROW = """
   %row = load i64, ptr %row.at, align 8
   %skip = mul i64 %row, %row_bytes
   %base = getelementptr i8, ptr %memory, i64 %skip"""
-_NUMBER = """
-  %number = add i64 %first, %u"""
-_SHARED = """
-  %unit.at = getelementptr i64, ptr %units, i64 %u
-  %unit = load i64, ptr %unit.at, align 8
-  %shared = getelementptr <2 x i64>, ptr %base, i64 %unit"""
-_GLOBAL = """
-  %address.at = getelementptr i64, ptr %addresses, i64 %number
-  %address = load i64, ptr %address.at, align 8
-  %global = inttoptr i64 %address to ptr"""
-_VALUE = """
-  %value = getelementptr <2 x i64>, ptr %values, i64 %number"""
+_SIDES = {
+    "shared": """
+  %unit.at{j} = getelementptr i64, ptr %units, i64 %u{j}
+  %unit{j} = load i64, ptr %unit.at{j}, align 8
+  %shared{j} = getelementptr <2 x i64>, ptr %base, i64 %unit{j}""",
+    "global": """
+  %address.at{j} = getelementptr i64, ptr %addresses, i64 %number{j}
+  %address{j} = load i64, ptr %address.at{j}, align 8
+  %global{j} = inttoptr i64 %address{j} to ptr""",
+    "value": """
+  %value{j} = getelementptr <2 x i64>, ptr %values, i64 %number{j}""",
+}
+_MOVE = """
+  %bits{j} = load <2 x i64>, ptr %{source}{j}, align 1
+  store <2 x i64> %bits{j}, ptr %{target}{j}, align 1"""
+_UNIT = """
+  %u{j} = add i64 %u, {j}
+  %number{j} = add i64 %first, %u{j}"""
+# Several at a time: the fewer instructions, the more misses of the cache go on side by side.
+UNITS_AT_A_TIME = 8
+_SHARED_ARGUMENTS = "*memory row_bytes *rows *units n_units"
 
 
-def _units(name: str, arguments: str, head: str, source: str, target: str) -> Function:
-    body = _NUMBER + {"shared": _SHARED, "global": _GLOBAL, "value": _VALUE}[source]
-    body += {"shared": _SHARED, "global": _GLOBAL, "value": _VALUE}[target]
-    move = f"""
-  %unit.bits = load <2 x i64>, ptr %{source}, align 1
-  store <2 x i64> %unit.bits, ptr %{target}, align 1"""
-    levels = [Level("box", "n_boxes", 1, head), Level("u", "n_units", 1, body + move)]
+def _units(name: str, arguments: str, source: str, target: str, width: int) -> Function:
+    """Return the loop for numbers of units that are multiples of the width."""
+    head = _BOX + (_SHARED_ROW if "shared" in (source, target) else "")
+    body = "".join(
+        (_UNIT + _SIDES[source] + _SIDES[target] + _MOVE).format(j=j, source=source, target=target)
+        for j in range(width)
+    )
+    levels = [Level("box", "n_boxes", 1, head), Level("u", "n_units", width, body)]
     return _function(name, arguments, levels)
+
+
+_MOVES = {
+    "fill": (f"{_SHARED_ARGUMENTS} *addresses n_boxes", "global", "shared"),
+    "collect": (f"{_SHARED_ARGUMENTS} *values n_boxes", "shared", "value"),
+    "scatter": ("*values n_units *addresses n_boxes", "value", "global"),
+}
 
 
 # The accumulator of wgmma: register r of a thread, in each block, is an element of its tile.
@@ -358,21 +375,11 @@ FUNCTIONS: dict[str, Function] = {
     "widen": _WIDEN,
     "widen_chunks": _WIDEN_CHUNKS,
     "widen_pairs": _WIDEN_PAIRS,
-    "fill": _units(
-        "fill",
-        "*memory row_bytes *rows *units n_units *addresses n_boxes",
-        _BOX + _SHARED_ROW,
-        "global",
-        "shared",
-    ),
-    "collect": _units(
-        "collect",
-        "*memory row_bytes *rows *units n_units *values n_boxes",
-        _BOX + _SHARED_ROW,
-        "shared",
-        "value",
-    ),
-    "scatter": _units("scatter", "*values n_units *addresses n_boxes", _BOX, "value", "global"),
+    **{
+        f"{name}{width}": _units(f"{name}{width}", *row, width)
+        for name, row in _MOVES.items()
+        for width in (1, UNITS_AT_A_TIME)
+    },
     "fragment": _fragment("fragment", 1),
     "fragment8": _fragment("fragment8", 8),
     "transpose": _transpose(),

@@ -89,10 +89,11 @@ def test_pairs_of_float16_go_to_their_places_in_each_tile() -> None:
     assert same_but_for_quiet_nans(tiles.reshape(3, -1), wanted)
 
 
-def test_units_move_between_addresses_and_rows_of_memory() -> None:
+@pytest.mark.parametrize("n_units", [10, 8])
+def test_units_move_between_addresses_and_rows_of_memory(n_units: int) -> None:
     memory, values = bits("u1", 6, 512), bits("u1", 40, 16).view(np.complex128)[:, 0]
-    rows, units = np.array([4, 1, 2]), RNG.permutation(32)[:10]
-    places = RNG.permutation(40)[:30].reshape(3, 10)
+    rows, units = np.array([4, 1, 2]), RNG.permutation(32)[:n_units]
+    places = RNG.permutation(40)[: 3 * n_units].reshape(3, n_units)
     before = memory.copy()
     assert copies.fill(memory, rows, units, values.ctypes.data + 16 * places)
     view = before.view(np.complex128)
