@@ -7,12 +7,14 @@ new sizes of the same classes use the same program.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 from astdsl import backend
 from astdsl.backend import Assembler, Compiled, Cubin
 from astdsl.errors import UnsupportedFeature
 from astdsl.frontend.trace import Traced, TracedArgument, trace_kernel
+from astdsl.frontend.unknown import too_deep
 from astdsl.ir import ops
 from astdsl.ir.core import Module, walk
 from astdsl.ir.evaluate.rehearsal import rehearse
@@ -59,7 +61,8 @@ class Program:
     def compiled(self, target: str) -> Compiled:
         """Return the kernel for a target, lowered once."""
         if target not in self._compiled:
-            self._compiled[target] = backend.compile_module(self.module, target)
+            with _depth_of(self.module):
+                self._compiled[target] = backend.compile_module(self.module, target)
             for shared in self._compiled[target].shared:
                 sys.stdout.writelines(f"layout for {target} of {each}\n" for each in shared.told)
         return self._compiled[target]
@@ -125,14 +128,24 @@ def _tells_layouts(module: Module) -> bool:
 def build(request: Request) -> Program:
     """Trace a request, run the standard passes, place assertions, check what is done to outputs."""
     traced, static = trace_with_constants(request)
-    backend.check_written(traced.module)
-    module = backend.place_assertions(run_passes(traced.module, STANDARD))
-    backend.check_outputs(module)
     shapes = {a.name: a.geometry.shape for a in request.arguments if a.geometry}
-    if request.params.check:
-        rehearse(module, shapes)
+    with _depth_of(traced.module):
+        backend.check_written(traced.module)
+        module = backend.place_assertions(run_passes(traced.module, STANDARD))
+        backend.check_outputs(module)
+        if request.params.check:
+            rehearse(module, shapes)
     extents = {(name, axis): shapes[name][axis] for name, axis in static}
     return Program(traced, module, extents)
+
+
+@contextmanager
+def _depth_of(module: Module) -> Iterator[None]:
+    """Refuse a module that nests deeper than what is done inside can follow."""
+    try:
+        yield
+    except RecursionError as error:
+        raise too_deep(module.name, module.span) from error
 
 
 def trace_with_constants(request: Request) -> tuple[Traced, frozenset[DimKey]]:

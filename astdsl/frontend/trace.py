@@ -95,7 +95,7 @@ def trace_kernel(
         except NameError as error:
             raise unknown_name(error, codes) from None
         except RecursionError as error:
-            raise endless_recursion(error, codes) from None
+            raise endless_recursion(error, codes, name, here) from None
     if result is not None:
         raise _returns_value(source)
     made = [

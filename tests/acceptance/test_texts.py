@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib.util
 import linecache
 import textwrap
+import unicodedata
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -182,3 +184,99 @@ def test_25_a_kernel_in_a_function_in_a_class(tmp_path: Path) -> None:
     path.write_text(nested, encoding="utf-8")
     x = whole(70)
     np.testing.assert_array_equal(load(path).A.B().make(3)(x), x * 6)
+
+
+# Each makes a module with a kernel `k`, which adds 1, of the text of one.
+SMALL = """@kernel
+def k(x: In[f32, "N"], o: Out[f32, "N"]):
+    t = x[0:64]
+    o[0:64] = t + 1
+"""
+IN_BLOCKS = """class A:
+    class B:
+        @staticmethod
+        def make(n):
+            for _ in range(n):
+                try:
+{}
+                    return k
+                finally: pass
+k = A.B.make(1)
+"""
+
+
+def on_one_line(text: str) -> str:
+    header = "\n".join(text.splitlines()[:2])
+    return f"{header} t = x[0:64]; o[0:64] = {text.strip().rpartition(' = ')[2]}\n"
+
+
+PLACES: dict[str, Callable[[str], str]] = {
+    "a class": lambda t: (
+        "class A:\n" + textwrap.indent(t.replace("(x:", "(self, x:"), "    ") + "k = A().k\n"
+    ),
+    "a function": lambda t: (
+        "def make():\n" + textwrap.indent(t + "return k\n", "    ") + "k = make()\n"
+    ),
+    "blocks in a class in a class": lambda t: IN_BLOCKS.format(textwrap.indent(t, " " * 20)),
+    "one of two branches": lambda t: (
+        "if False:\n"
+        + textwrap.indent(t.replace("+ 1", "+ 5"), "  ")
+        + "else:\n"
+        + textwrap.indent(t, "  ")
+    ),
+    "a block of tabs": lambda t: "if True:\n" + textwrap.indent(t, "\t"),
+    "one line": on_one_line,
+    "behind another of its name": lambda t: t.replace("t + 1", "7") + t,
+    "far below": lambda t: "\n" * 300 + t,
+    "a decorator of several lines": lambda t: t.replace("@kernel", "@(lambda f: (\n  kernel(f)))"),
+    "behind strings of several lines": lambda t: t.replace(
+        "    t = x", '    s = """漢\n  é\t漢\n"""; s = ("a"\n  "漢"); t = x'
+    ),
+    "on the last line of a string": lambda t: t.replace("= t", '= ("""漢\n漢字é""" and t)').replace(
+        "= missing(t)", '= ("""漢\n漢字é""" and missing(t))'
+    ),
+    "behind an f-string of several lines": lambda t: t.replace(
+        "t = x", 'n = f"""{1}\n{"漢"}\n"""; t = x'
+    ),
+    "between comments": lambda t: t.replace("    t =", "# 漢\n\n        # deep\n    t ="),
+    "continued lines": lambda t: t.replace("t = x[0:64]", "t = \\\n  x[0:\\\n64]"),
+}
+
+
+def defined(text: str, how: str, path: Path) -> Any:
+    """Return the kernel `k` of a text: of a file, of a file by `exec`, of a cell."""
+    if how == "file":
+        path.write_text(text, encoding="utf-8")
+        return load(path).k
+    name = str(path) if how == "exec" else f"<cell {path}>"
+    if how == "exec":
+        path.write_text(text, encoding="utf-8")
+    else:
+        linecache.cache[name] = (len(text), None, text.splitlines(keepends=True), name)
+    scope: dict[str, Any] = {"__name__": "made"}
+    exec(compile(text, name, "exec"), scope)  # noqa: S102
+    return scope["k"]
+
+
+def columns(text: str) -> int:
+    return sum(2 if unicodedata.east_asian_width(ch) in "WF" else 1 for ch in text)
+
+
+@pytest.mark.parametrize("how", ["file", "exec", "cell"])
+@pytest.mark.parametrize("place", PLACES)
+def test_25_a_kernel_in_any_place_runs_and_is_reported_at_its_place(
+    place: str, how: str, tmp_path: Path
+) -> None:
+    header, x = "from astdsl import *\n", whole(64)
+    text = header + PLACES[place](SMALL)
+    found = defined(text, how, tmp_path / "good.py").on("reference")(x)
+    np.testing.assert_array_equal(found, x + 1)
+    text = header + PLACES[place](SMALL.replace("t + 1", "missing(t)"))
+    with pytest.raises(KernelError) as caught:
+        defined(text, how, tmp_path / "bad.py").on("reference")(x)
+    lines = [n for n, line in enumerate(text.splitlines(), 1) if "missing" in line]
+    assert caught.value.span
+    assert caught.value.span.line == lines[-1]
+    shown = str(caught.value).splitlines()
+    at = next(i for i, line in enumerate(shown) if "missing(t)" in line)
+    assert shown[at + 1].index("^") == columns(shown[at][: shown[at].index("missing")])
