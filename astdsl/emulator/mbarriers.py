@@ -46,10 +46,11 @@ class BarrierState(NamedTuple):
     transaction_bytes: int
 
     def __str__(self) -> str:
-        return (
-            f"mbarrier at shared {self.offset_bytes:#x}: phase {self.phase} incomplete, "
-            f"{self.pending} of {self.expected} arrivals and {self.transaction_bytes} bytes missing"
-        )
+        where = f"mbarrier at shared {self.offset_bytes:#x}: phase {self.phase} incomplete, "
+        arrivals = f"{self.pending} of {self.expected} arrivals"
+        if self.transaction_bytes < 0:
+            return f"{where}{arrivals} missing and {-self.transaction_bytes} bytes too many"
+        return f"{where}{arrivals} and {self.transaction_bytes} bytes missing"
 
 
 class BarrierLeft(NamedTuple):

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from astdsl.emulator import run
+from astdsl.emulator import DeviceFault, run
 from tests.emulator.asm import kernel, wait
 
 SYNC = "barrier.cluster.arrive.aligned; barrier.cluster.wait.aligned;"
@@ -44,7 +44,7 @@ DONE:
 
 
 @pytest.mark.parametrize("completion", ["late", "early", 3])
-@pytest.mark.parametrize("cluster", [1, 2])
+@pytest.mark.parametrize("cluster", [1, 2, 4])
 def test_every_block_is_done_once_launched_or_taken_over(cluster: int, completion: Any) -> None:
     out = np.zeros((3, 8), np.uint32)
     text = kernel(BODY, ["u64"], target="sm_100a", shared_bytes=32, registers=".reg .b128 %q<2>;")
@@ -57,3 +57,17 @@ def test_without_waiting_clusters_nothing_is_taken_over() -> None:
     text = kernel(BODY, ["u64"], target="sm_100a", shared_bytes=32, registers=".reg .b128 %q<2>;")
     run(text, "k", (2,), (32,), [out], cluster=(2,))
     assert (out == 1).all()
+
+
+@pytest.mark.parametrize("cluster", [2, 4])
+def test_every_block_of_a_cluster_must_expect_its_answer(cluster: int) -> None:
+    one_expects = BODY.replace("@%p0 mbarrier.arrive.expect_tx", "@%p2 mbarrier.arrive.expect_tx")
+    assert one_expects != BODY
+    out = np.zeros((1, 8), np.uint32)
+    text = kernel(
+        one_expects, ["u64"], target="sm_100a", shared_bytes=32, registers=".reg .b128 %q<2>;"
+    )
+    for completion in ("late", "early", 3):
+        with pytest.raises(DeviceFault, match="arrivals") as caught:
+            run(text, "k", (8,), (32,), [out], cluster=(cluster,), completion=completion)
+        assert caught.value.code == "E210"

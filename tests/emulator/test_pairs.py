@@ -117,6 +117,12 @@ def test_a_pair_multiplies_256_rows_of_which_each_block_holds_half(
 
 
 @pytest.mark.parametrize("completion", ANY)
+def test_a_commit_of_no_products_arrives_at_both_blocks(completion: Any) -> None:
+    code = "mov.b16 %h1, 3;" + PRODUCT[PRODUCT.index("@%p2 tcgen05.commit") :]
+    launch(code + wait("%r2", 0), np.zeros((2, IMAGE_BYTES), np.uint8), 1, completion=completion)
+
+
+@pytest.mark.parametrize("completion", ANY)
 def test_128_rows_lie_in_two_halves_of_the_lanes(completion: Any) -> None:
     images, _, code, expected = halves(128, 64, "f16", "f16")
     out = launch(code + WAIT + load(32), images, 32, completion=completion).view(np.float32)

@@ -202,6 +202,11 @@ def tiles() -> tuple[NDArray[Any], str, NDArray[Any]]:
 
 
 @pytest.mark.parametrize("completion", COMPLETIONS)
+def test_a_commit_of_no_products_arrives(completion: Completion) -> None:
+    launch(COMMIT + wait("%r2", 0), completion=completion)
+
+
+@pytest.mark.parametrize("completion", COMPLETIONS)
 def test_products_add_up(completion: Completion) -> None:
     image, code, once = tiles()
     code = finished(code + product(BITS, "f16", steps=3))

@@ -113,10 +113,21 @@ fault = faulting(lambda action: action())
 
 
 @pytest.mark.parametrize("completion", COMPLETIONS)
-def test_too_many_expected_bytes_deadlock_with_both_numbers(completion: Completion) -> None:
+@pytest.mark.parametrize("more", [16, 512])
+def test_too_many_expected_bytes_deadlock_with_both_numbers(
+    more: int, completion: Completion
+) -> None:
     m = TensorMap.of(np.zeros((64, 64), np.uint16), (8, 32))
-    text = fault("E210", lambda: load(m, (0, 0), completion, expected=512 + 16))
-    assert "0 of 1 arrivals and 16 bytes missing" in text
+    text = fault("E210", lambda: load(m, (0, 0), completion, expected=512 + more))
+    assert f"0 of 1 arrivals and {more} bytes missing" in text
+
+
+@pytest.mark.parametrize("completion", COMPLETIONS)
+@pytest.mark.parametrize("fewer", [16, 256])
+def test_too_few_expected_bytes_are_reported(fewer: int, completion: Completion) -> None:
+    m = TensorMap.of(np.zeros((64, 64), np.uint16), (8, 32))
+    text = fault("E210", lambda: load(m, (0, 0), completion, expected=512 - fewer))
+    assert f"0 of 1 arrivals missing and {fewer} bytes too many" in text
 
 
 def test_the_shared_address_must_be_aligned() -> None:
