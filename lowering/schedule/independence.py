@@ -78,7 +78,8 @@ class _Analysis:
             bounds = list(zip(op.body.args, op.lows, op.highs, op.steps, strict=False))
         else:
             return []
-        return [(value, *(self.forms[n] for n in numbers)) for value, *numbers in bounds]
+        forms = self.forms
+        return [(value, forms[low], forms[high], forms[step]) for value, low, high, step in bounds]
 
     def is_independent(self, axis: int) -> bool:
         if not self._carries_nothing(axis):

@@ -143,7 +143,7 @@ def test_names_hold_what_the_operands_that_are_evaluated_leave(
 @kernel
 def list_changed_by_a_choice(x: In[f32, "N"], o: Out[i32, "1"]):
     parts: list[float] = []
-    y = parts.append(3.0) if x[0] > 0 else None
+    y = parts.insert(0, 3.0) if x[0] > 0 else None  # type: ignore[func-returns-value]
     o[0] = len(parts) + (y is None)
 
 
