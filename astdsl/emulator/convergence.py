@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "WARPGROUP_THREADS", "Gathering", "Warpgroup", "first_threads", "is_whole",
-    "require_converged", "warpgroups",
+    "require_converged", "warpgroups", "warps_of",
 ]  # fmt: skip
 
 WARPGROUP_THREADS = 128
@@ -128,3 +128,15 @@ def first_threads(m: Machine, lanes: Lanes, places: Iterable[Place]) -> Lanes | 
             return None
     start = cast(slice, lanes.sel).start
     return Lanes.span(start, start + n)
+
+
+def warps_of(m: Machine, lanes: Lanes) -> tuple[Array, Array]:
+    """Return block and number of each warp that has some of the lanes, block by block."""
+    if is_whole(m, lanes, WARP_THREADS):
+        first = cast(slice, lanes.sel).start // (WARP_THREADS * m.n_blocks)
+        count = lanes.n // (WARP_THREADS * m.n_blocks)
+        numbers = np.arange(first, first + count)
+        return np.repeat(np.arange(m.n_blocks), count), np.tile(numbers, m.n_blocks)
+    n_warps = -(-m.n_threads // WARP_THREADS)
+    found = np.unique(m.block_of[lanes.sel] * n_warps + m.thread_of[lanes.sel] // WARP_THREADS)
+    return found // n_warps, found % n_warps

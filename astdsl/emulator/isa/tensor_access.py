@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from astdsl.emulator.asynchronous import Operation
-from astdsl.emulator.convergence import Gathering, is_whole
+from astdsl.emulator.convergence import Gathering, is_whole, warps_of
 from astdsl.emulator.formats.descriptors import (
     OperandShape,
     decode_tcgen05_descriptor,
@@ -300,19 +300,13 @@ def prepare_store(ops: Operands) -> Control:
     return _collective(body)
 
 
-def _warps(m: Machine, lanes: Lanes) -> tuple[Array, Array]:
-    """Return block and number of the warps that lanes are of."""
-    warps = np.unique(m.thread_of[lanes.sel] // _WARP * m.n_blocks + m.block_of[lanes.sel])
-    return warps % m.n_blocks, warps // m.n_blocks
-
-
 @executes("tcgen05.wait::ld")
 def prepare_wait_load(ops: Operands) -> Execute:
     """`tcgen05.wait::ld.sync.aligned`: the warp's loads are done."""
     ops.allow("wait::ld", "sync", "aligned")
 
     def execute(m: Machine, lanes: Lanes) -> None:
-        tensor_memory(m).wait_loads(*_warps(m, lanes))
+        tensor_memory(m).wait_loads(*warps_of(m, lanes))
 
     return execute
 
@@ -323,7 +317,7 @@ def prepare_wait_store(ops: Operands) -> Execute:
     ops.allow("wait::st", "sync", "aligned")
 
     def execute(m: Machine, lanes: Lanes) -> None:
-        tensor_memory(m).wait_stores(*_warps(m, lanes))
+        tensor_memory(m).wait_stores(*warps_of(m, lanes))
 
     return execute
 

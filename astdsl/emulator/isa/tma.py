@@ -77,8 +77,9 @@ class _Box:
     def maps(self, m: Machine, lanes: Lanes) -> Iterator[tuple[Lanes, TensorMap]]:
         """Yield lanes that use one map, and the map."""
         addresses = np.broadcast_to(self._map(m, lanes), lanes.n)
-        for address in np.unique(addresses):
-            some = lanes if (addresses == address).all() else lanes.where(addresses == address)
+        same = (addresses == addresses[0]).all()
+        for address in addresses[:1] if same else np.unique(addresses):
+            some = lanes if same else lanes.where(addresses == address)
             found = _read_map(m, some, self._space, int(address))
             if found.rank != self._rank:
                 text = f"a {self._rank}d copy uses a tensor map of rank {found.rank}"

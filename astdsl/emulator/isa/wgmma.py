@@ -17,6 +17,7 @@ from astdsl.emulator.convergence import (
     Gathering,
     Warpgroup,
     warpgroups,
+    warps_of,
 )
 from astdsl.emulator.formats.descriptors import OperandShape, decode_wgmma_descriptor
 from astdsl.emulator.formats.errors import FormatError
@@ -64,7 +65,9 @@ class _State:
 
     def warps(self, m: Machine, lanes: Lanes) -> Array:
         """Return the numbers of the warps that lanes belong to, over all blocks."""
-        return np.unique(m.block_of[lanes.sel] * self.n_warps + m.thread_of[lanes.sel] // 32)
+        rows, numbers = warps_of(m, lanes)
+        warps: Array = rows * self.n_warps + numbers
+        return warps
 
     def owners(self, group: Warpgroup) -> Array:
         """Return the numbers of a warpgroup's warps."""
