@@ -1,7 +1,8 @@
 """What becomes of each mutant: reported, a wrong result, or equivalent for a reason given here.
 
 `python -m tests.emulator.mutation` judges all mutants of all programs and prints the score; with
-`--part I/N` every N-th of them, with `--list` each mutant and its verdict.
+`--part I/N` every N-th of them, with `--only NAME` one program's, with `--list` each mutant and its
+verdict.
 """
 
 from __future__ import annotations
@@ -10,85 +11,30 @@ import argparse
 import re
 import sys
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Any
-from unittest.mock import patch
 
-import numpy as np
-
-import astdsl.emulator.device as emulator
-from astdsl.emulator import DeviceFault
-from astdsl.emulator.arguments import Unwritten
-from tests.acceptance.test_deletions import PROGRAMS
-from tests.emulator.equivalence import equivalence
+from tests.emulator.equivalence import equivalence, one_warp_on_both_sides
 from tests.emulator.mutants import Mutant, mutants
+from tests.emulator.programs import SUBJECTS
+from tests.emulator.recording import WRONG, Program, record
 
-Array = np.ndarray[Any, Any]
 SCHEDULES: tuple[dict[str, Any], ...] = (
     {"completion": "late"},
     {"completion": "early", "order": "max-pc"},
     {"completion": "late", "order": "max-pc"},
     {"completion": 1, "order": 2},
 )
-WRONG = "a wrong result"
 SURVIVED = "survived"
-
-
-@dataclass
-class Program:
-    """A kernel's launches, recorded, its arrays before them, and what they hold after them."""
-
-    name: str
-    ptx: str
-    calls: list[tuple[tuple[Any, ...], dict[str, Any]]]
-    arrays: list[Array]
-    before: list[Array]
-    after: list[Array]
-
-    def trial(self, ptx: str, schedule: dict[str, Any]) -> str:
-        """Run a changed text under a schedule; return what is wrong with it, "" for nothing."""
-        for array, start in zip(self.arrays, self.before, strict=True):
-            array[...] = start
-        try:
-            for (_, *rest), options in self.calls:
-                unwritten = [Unwritten(each.array) for each in options["uninitialised"]]
-                chosen = {**options, "uninitialised": unwritten, **schedule}
-                emulator.run(ptx, *rest, **chosen)
-        except DeviceFault as fault:
-            return fault.code
-        same = all(map(np.array_equal, self.arrays, self.after))
-        return "" if same else WRONG
+NOT_EXECUTED = "no thread of this launch executes it"
+FREE_NUMBER = "no thread comes to the other number, so that the same threads meet there"
+ONE_WARP = "between the barriers around it one warp alone uses what is used on both sides"
+NAMED = re.compile(r"\bbar\.sync (\d+), \d+;")
 
 
 def recorded(name: str) -> Program:
     """Run a program once on the emulator, and keep what it passed to it."""
-    known, arguments, expected, target = PROGRAMS[name]
-    # A kernel of its own, whose launchers call the `run` of now.
-    kernel = type(known)(known.__wrapped__, known._options)
-    calls: list[tuple[tuple[Any, ...], dict[str, Any]]] = []
-    before: list[Array] = []
-    arrays: list[Array] = []
-    run = emulator.run
-
-    def record(*positional: Any, **options: Any) -> None:
-        calls.append((positional, options))
-        for array in _arrays(positional[4]):
-            if not any(array is known for known in arrays):
-                arrays.append(array)
-                before.append(array.copy())
-        run(*positional, **options)
-
-    with patch.object(emulator, "run", record):
-        found = kernel.on("emulator", target=target)(*arguments)
-    assert np.array_equal(found, expected), f"{name} is wrong before anything is changed"
-    return Program(name, calls[0][0][0], calls, arrays, before, [a.copy() for a in arrays])
-
-
-def _arrays(arguments: Sequence[Any]) -> Iterator[Array]:
-    for argument in arguments:
-        each = (argument,) if isinstance(argument, np.ndarray) else getattr(argument, "arrays", ())
-        yield from (array for array in each if array.flags.writeable)
+    return record(name, SUBJECTS[name])
 
 
 def verdict(program: Program, mutant: Mutant) -> str:
@@ -103,7 +49,25 @@ def verdict(program: Program, mutant: Mutant) -> str:
         if found:
             assert not reason, f"{mutant} gives {found}, and counts as equivalent: {reason}"
             return found
-    return reason or SURVIVED
+    return reason or _what_runs_tells(program, mutant) or SURVIVED
+
+
+def _what_runs_tells(program: Program, mutant: Mutant) -> str:
+    """Return why a mutant is equivalent by what the threads of this launch execute, "" if not.
+
+    A `trap` in the place of an instruction tells whether any thread comes there.
+    """
+    text = program.ptx.splitlines()
+    if not program.executes({mutant.line}):
+        return NOT_EXECUTED
+    if mutant.change == "deleted" and one_warp_on_both_sides(text, mutant, program.warps):
+        return ONE_WARP
+    named = NAMED.search(mutant.before)
+    if mutant.change != "other barrier" or not named:
+        return ""
+    other = re.compile(rf"\bbar(?:rier)?\.(?:sync|arrive|red\S*)\s.*\b{int(named[1]) + 1}\b")
+    lines = {i for i, line in enumerate(text) if other.search(line)}
+    return "" if program.executes(lines) else FREE_NUMBER
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -114,14 +78,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--list", action="store_true", help="print every mutant")
     options = parser.parse_args(arguments)
     first, step = map(int, options.part.split("/"))
-    survivors = 0
-    for name in PROGRAMS:
+    total: Counter[str] = Counter()
+    for name in SUBJECTS:
         if options.only in ("", name):
-            survivors += _score(recorded(name), first, step, options.list)
-    return min(survivors, 1)
+            total += _score(recorded(name), first, step, options.list)
+    score = ", ".join(f"{n} {what}" for what, n in total.most_common())
+    sys.stdout.write(f"{total.total()} mutants: {score}\n")
+    return min(total[SURVIVED], 1)
 
 
-def _score(program: Program, first: int, step: int, show: bool) -> int:
+def _score(program: Program, first: int, step: int, show: bool) -> Counter[str]:
     found = {m: verdict(program, m) for m in list(mutants(program.ptx))[first::step]}
     for mutant, what in found.items():
         if show or what == SURVIVED:
@@ -131,7 +97,7 @@ def _score(program: Program, first: int, step: int, show: bool) -> int:
     sys.stdout.write(f"{program.name}: {len(found)} mutants: {score}\n")
     for reason in sorted({w for w in found.values() if _kind(w) == "equivalent"}):
         sys.stdout.write(f"  equivalent: {reason}\n")
-    return counts[SURVIVED]
+    return counts
 
 
 def _kind(what: str) -> str:

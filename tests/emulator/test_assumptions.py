@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from astdsl.emulator import run as emulated
 from astdsl.errors import DeviceError
 from astdsl.runtime.devices import why_no_gpu
 from astdsl.runtime.driver import Driver
@@ -141,7 +142,7 @@ def chosen(run: Run, name: str) -> np.ndarray[Any, Any]:
 
 @pytest.mark.parametrize("name", CHOICES)
 def test_the_emulator_chooses_what_the_documentation_says(name: str) -> None:
-    assert chosen(running.run, name).tolist() == [CHOICES[name][1](t) for t in range(32)]
+    assert chosen(emulated, name).tolist() == [CHOICES[name][1](t) for t in range(32)]
 
 
 @pytest.mark.gpu
