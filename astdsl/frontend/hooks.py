@@ -238,7 +238,8 @@ def assert_(session: Session, test: Any, message: Callable[[], object] | None = 
     """
     if is_kernel(test) or (not test and session.conditions):
         said = message() if message is not None else ""
-        values, pieces = told(said.pieces if isinstance(said, Text) else [str(said)])
+        whole = [said if is_kernel(said) else str(said)]
+        values, pieces = told(said.pieces if isinstance(said, Text) else whole)
         condition = as_condition(test if is_kernel(test) else False)
         emit(ops.Assert, condition=condition.value, values=values, pieces=pieces)
     elif not test:

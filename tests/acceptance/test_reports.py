@@ -310,6 +310,20 @@ def test_the_message_of_an_assertion_tells_the_values_of_the_running_kernel() ->
 
 
 @kernel
+def bare(x: In[f32, "N"], o: Out[f32, "N"], *, b=4):
+    with pipeline(cdiv(x.shape[0], b)) as i:
+        assert x[i * b] < 4, x[i * b]
+        o[tile(i, b)] = x[tile(i, b)]
+
+
+def test_a_kernel_value_alone_is_a_message_too() -> None:
+    for device, target in PLACES:
+        with pytest.raises(DeviceError) as caught:
+            bare.on(device, target=target)(np.arange(8, dtype=np.float32))
+        assert caught.value.message == "4.0"
+
+
+@kernel
 def sized(x: In[f32, "N"], alpha: f32, o: Out[f32, "N"], *, b=4):
     (N,) = x.shape
     assert 2 * b >= N, f"{N} elements, alpha {alpha}, of at most {2 * b}"
