@@ -206,7 +206,7 @@ def test_packed_memory_reads_as_the_memory_of_one_element_a_byte(
 ) -> None:
     m, k = 2 * shape[0], 2 * shape[1]
     w = elements(m, k)
-    sizes = {"rows": rows, "columns": 2 * pairs, "first": 2 * first, "shift": shift}
+    sizes: dict[str, Any] = {"rows": rows, "columns": 2 * pairs, "first": 2 * first, "shift": shift}
     outputs = np.zeros((k, m), ml_dtypes.float4_e2m1fn), np.zeros(m, np.float32)
     wanted = windows.on("reference")(w, *(x.copy() for x in outputs), **sizes)
     given = packed(w), np.zeros((k, m // 2), np.uint8), outputs[1]
