@@ -19,7 +19,7 @@ from astdsl.cli.render import Screen
 from astdsl.errors import BadCommand
 from astdsl.frontend.signature import Signature
 from astdsl.ir.core import IN
-from astdsl.ir.dtypes import DType
+from astdsl.ir.dtypes import DType, f8e8m0
 from astdsl.kernel import Kernel, Placed, Spec
 from astdsl.runtime.devices import selected_device
 
@@ -82,6 +82,8 @@ def random_value(value: Any, random: np.random.Generator) -> Any:
 
 def random_array(shape: tuple[int, ...], dtype: DType, random: np.random.Generator) -> Array:
     """Return normal floats, small integers or coin flips."""
+    if dtype is f8e8m0:  # powers of two alone
+        return np.exp2(random.integers(-2, 2, shape, endpoint=True)).astype(dtype.numpy)
     if dtype.is_float:
         return random.standard_normal(shape).astype(dtype.numpy)
     if dtype.is_integer:

@@ -128,7 +128,8 @@ def SMEM(shape: object, dtype: object, transforms: object = None) -> Ref:  # noq
     """Return shared memory of the block, unwritten: a ref of constant shape.
 
     It is indexed like any ref, but windows must lie inside. Its physical layout is inferred from
-    its uses, or stated: `transforms=(TilingTransform((8, 32)), SwizzleTransform(128))`.
+    its uses, or stated: `transforms=(TilingTransform((8, 32)), SwizzleTransform(128))`. f4e2m1 are
+    two to a byte along the last axis; extents and windows count elements, by twos.
     Errors: ShapeMismatch, TypeMismatch. Named as in Pallas.
     """
     extents = as_shape(shape, "`SMEM`")

@@ -7,7 +7,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from astdsl import f16, spec
+from astdsl import f8e8m0, f16, spec
 from astdsl.cli.main import main
 from astdsl.cli.run import Array, Comparison, random_value
 
@@ -67,3 +67,8 @@ def test_the_same_seed_gives_the_same_data() -> None:
     a, b = (random_value(spec((3, 4), f16), np.random.default_rng(7)) for _ in range(2))
     assert a.dtype == np.float16
     np.testing.assert_array_equal(a, b)
+
+
+def test_random_scales_are_powers_of_two() -> None:
+    found = random_value(spec((64,), f8e8m0), np.random.default_rng(0)).astype(np.float32)
+    assert set(found.tolist()) == {0.25, 0.5, 1.0, 2.0, 4.0}
