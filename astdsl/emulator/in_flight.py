@@ -63,7 +63,7 @@ class RegistersInFlight:
     def check(self, pc: int, lanes: Lanes) -> None:
         """Fault if the instruction at `pc` touches a register in flight in one of its lanes."""
         touched = self._m.program.touched[pc]
-        if touched.isdisjoint(self.uses):
+        if self.uses.keys().isdisjoint(touched):
             return
         active = self._m.program.active(self._m, pc, lanes)
         self.require_free(touched, active)

@@ -17,6 +17,7 @@ from astdsl.emulator.convergence import first_threads
 from astdsl.emulator.isa import Control, Execute, controls, executes
 from astdsl.emulator.machine import Condition
 from astdsl.emulator.mbarriers import BARRIER_BYTES, BarrierMisuse, Mbarriers, mbarriers_of
+from astdsl.emulator.scalars import one_a_lane
 from astdsl.emulator.syntax import Address
 
 if TYPE_CHECKING:
@@ -56,7 +57,7 @@ def use(m: Machine, lanes: Lanes, action: Callable[[Mbarriers], T]) -> T:
 
 def _numbers(get: Getter | None, m: Machine, lanes: Lanes, default: int = 1) -> Array:
     value = default if get is None else get(m, lanes)
-    return np.broadcast_to(np.asarray(value, np.int64), lanes.n)
+    return one_a_lane(np.asarray(value, np.int64), lanes.n)
 
 
 @executes("mbarrier.init")
@@ -167,7 +168,7 @@ def _tester(ops: Operands) -> tuple[Callable[[Machine, Lanes], BoolArray], Place
 
     def answer(m: Machine, lanes: Lanes) -> BoolArray:
         rows, offsets = place(m, lanes)
-        wanted = np.broadcast_to(phase(m, lanes), lanes.n)
+        wanted = one_a_lane(phase(m, lanes), lanes.n)
         if by_parity:
             _check_parity(m, lanes, wanted)
             return use(m, lanes, lambda b: b.is_complete(rows, offsets, wanted.astype(np.int64)))
@@ -227,7 +228,7 @@ def prepare_try_wait(ops: Operands) -> Control:
 
     def describe(m: Machine, lanes: Lanes) -> str:
         rows, offsets = place(m, lanes)
-        wanted = np.broadcast_to(phase(m, lanes), lanes.n)
+        wanted = one_a_lane(phase(m, lanes), lanes.n)
         state = mbarriers_of(m).state(int(rows[0]), int(offsets[0]))
         return f"waits for phase {int(wanted[0])} of the {state}"
 

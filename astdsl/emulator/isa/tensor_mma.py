@@ -23,6 +23,7 @@ from astdsl.emulator.formats.instruction import (
 from astdsl.emulator.isa import Execute, executes
 from astdsl.emulator.isa.tcgen05 import GROUPS
 from astdsl.emulator.matrix import ELEMENT_BYTES
+from astdsl.emulator.scalars import one_a_lane
 from astdsl.emulator.spread import own, pairs
 from astdsl.emulator.syntax import Address, Immediate, Vector
 from astdsl.emulator.tensor_memory import COLUMN_MASK
@@ -89,8 +90,8 @@ class _Mma:
 
     def execute(self, m: Machine, lanes: Lanes) -> None:
         """Issue one product for each thread, those of all blocks that agree together."""
-        d = np.broadcast_to(self._d(m, lanes), lanes.n).astype(np.int64)
-        bits = np.broadcast_to(self._descriptor(m, lanes), lanes.n).astype(np.int64)
+        d = one_a_lane(self._d(m, lanes), lanes.n).astype(np.int64)
+        bits = one_a_lane(self._descriptor(m, lanes), lanes.n).astype(np.int64)
         threads, rest = m.thread_of[lanes.sel], np.ones(lanes.n, np.bool_)
         while rest.any():
             at = int(np.argmax(rest))
@@ -103,7 +104,7 @@ class _Mma:
         state, keeps = m.state(OpenProduct), self._keeps(m, issuers)
         spread = own(m, issuers) if self.n_blocks == 1 else pairs(m, issuers)
         lanes, rows = spread.lanes, spread.rows
-        keeps = spread.of(np.broadcast_to(keeps, issuers.n))
+        keeps = spread.of(one_a_lane(keeps, issuers.n))
         try:
             descriptor, scales = self._decode(m, lanes, bits)
             step = Step(*self._operands(m, lanes, descriptor), scales)
@@ -131,7 +132,7 @@ class _Mma:
         """Return which lanes of D each block keeps as they are, [blocks, 128]; None for none."""
         if not self._disabled:
             return None
-        words = [np.broadcast_to(get(m, issuers), issuers.n) for get in self._disabled]
+        words = [one_a_lane(get(m, issuers), issuers.n) for get in self._disabled]
         raw = np.ascontiguousarray(np.stack(words, axis=1), np.uint32).view(np.uint8)
         bits = np.unpackbits(raw, axis=1, bitorder="little")
         return bits.reshape(issuers.n * self.n_blocks, 128).astype(np.bool_)
@@ -145,10 +146,10 @@ class _Mma:
         size, depth = self.kind.element_bytes, self.kind.depth
         # Each block of a pair holds half of the rows of A and half of the columns of B.
         a_rows, b_rows = d.m // self.n_blocks, d.n // self.n_blocks
-        b_bits = np.broadcast_to(self._b(m, lanes), lanes.n)
+        b_bits = one_a_lane(self._b(m, lanes), lanes.n)
         b_shape = OperandShape(b_rows, depth, size, d.transpose_b)
         b = locate(m, b_bits, decode_tcgen05_descriptor, b_shape)
-        a_bits = np.broadcast_to(self._a(m, lanes), lanes.n)
+        a_bits = one_a_lane(self._a(m, lanes), lanes.n)
         if not self._a_in_tensor_memory:
             a_shape = OperandShape(a_rows, depth, size, d.transpose_a)
             return locate(m, a_bits, decode_tcgen05_descriptor, a_shape), b
@@ -193,7 +194,7 @@ class _ScaledMma(_Mma):
 
     def _decode(self, m: Machine, lanes: Lanes, bits: int) -> tuple[InstructionDescriptor, Any]:
         descriptor, ids = decode_scaled_instruction(bits, self.kind, self.n_blocks)
-        addresses = [np.broadcast_to(get(m, lanes), lanes.n) for get in self._scales]
+        addresses = [one_a_lane(get(m, lanes), lanes.n) for get in self._scales]
         if any((each != each[0]).any() for each in addresses):
             raise FormatError("blocks with scale factors at different addresses")
         for first in (ids.a, ids.b):

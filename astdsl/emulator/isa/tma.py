@@ -21,6 +21,7 @@ from astdsl.emulator.isa.mbarrier import barrier_place
 from astdsl.emulator.lanes import Lanes
 from astdsl.emulator.map_changes import MapChanges
 from astdsl.emulator.reductions import OPERATIONS, combiner, map_dtype
+from astdsl.emulator.scalars import one_a_lane
 from astdsl.emulator.spread import Spread, own, spread_by_mask
 from astdsl.emulator.syntax import Address, Immediate, Symbol, Vector
 
@@ -76,7 +77,7 @@ class _Box:
 
     def maps(self, m: Machine, lanes: Lanes) -> Iterator[tuple[Lanes, TensorMap]]:
         """Yield lanes that use one map, and the map."""
-        addresses = np.broadcast_to(self._map(m, lanes), lanes.n)
+        addresses = one_a_lane(self._map(m, lanes), lanes.n)
         same = (addresses == addresses[0]).all()
         for address in addresses[:1] if same else np.unique(addresses):
             some = lanes if same else lanes.where(addresses == address)
@@ -95,7 +96,7 @@ class _Box:
         """Return the copy of one box for each lane and each block that it reaches."""
         lanes = spread.lanes
         corner = np.stack(
-            [np.broadcast_to(get(m, lanes), lanes.n).astype(np.int64) for get in self._coordinates],
+            [one_a_lane(get(m, lanes), lanes.n).astype(np.int64) for get in self._coordinates],
             axis=1,
         )
         size = found.box_bytes * (4 if self._chooses else 1)

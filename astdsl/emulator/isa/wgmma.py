@@ -25,6 +25,7 @@ from astdsl.emulator.groups import GroupLedger
 from astdsl.emulator.isa import Control, Execute, controls, executes
 from astdsl.emulator.matrix import ELEMENT_BYTES, INTEGERS
 from astdsl.emulator.products import M_ROWS, Product, ProductKind, Step, a_from_registers
+from astdsl.emulator.scalars import one_a_lane
 from astdsl.emulator.syntax import Immediate, Vector
 from astdsl.emulator.tiles import SharedTile, locate
 from astdsl.emulator.undefined import mark, require_defined
@@ -152,7 +153,7 @@ class _Instruction:
 
     def _issue(self, m: Machine, group: Warpgroup) -> None:
         state, first = m.state(_State), group.lanes.index[: len(group.rows)]
-        keeps = np.broadcast_to(self.keeps(m, group.lanes), group.lanes.n)[: len(group.rows)]
+        keeps = one_a_lane(self.keeps(m, group.lanes), group.lanes.n)[: len(group.rows)]
         self._check(m, state, group, keeps)
         try:
             step = self._step(m, group)
@@ -238,7 +239,7 @@ def _collides(other: Product, mine: _Instruction, group: Warpgroup) -> bool:
 
 def _first(get: Getter, m: Machine, lanes: Lanes, n: int) -> Array:
     """Return a warpgroup-uniform value, one for each block, from the first thread."""
-    return np.broadcast_to(get(m, lanes), lanes.n)[:n]
+    return one_a_lane(get(m, lanes), lanes.n)[:n]
 
 
 def _touched_before(program: Program, pc: int, places: frozenset[Place]) -> bool:

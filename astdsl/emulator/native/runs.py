@@ -82,9 +82,9 @@ class Run:
         if not lanes.contiguous:
             return False
         touched = self.touched
-        if m.undefined and not touched.isdisjoint(m.undefined):
+        if m.undefined and not m.undefined.keys().isdisjoint(touched):
             return False
-        if m.in_flight.uses and not touched.isdisjoint(m.in_flight.uses):
+        if m.in_flight.uses and not m.in_flight.uses.keys().isdisjoint(touched):
             return False
         span = cast(slice, lanes.sel)
         middle = span.stop - (span.stop - span.start) % WIDTH
