@@ -47,7 +47,7 @@ def copy(source: Any, target: Any = None) -> None:
 WRONG: dict[str, tuple[Callable[[], object], str]] = {
     "another layout": (
         lambda: TMEM((128, 4), f8e8m0, layout=TMEMLayout.SPARSE_METADATA),
-        r"`TMEM\(..., layout=\)` is not in this version",
+        "`TMEM` of sparse metadata is not in this version",
     ),
     "scales of f16": (lambda: scales(128, 4, f16), "is of f8e8m0 or f8e4m3, got f16"),
     "a row of scales": (
