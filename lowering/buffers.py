@@ -10,7 +10,7 @@ import math
 
 from astdsl.errors import OutOfSharedMemory, UnsupportedFeature
 from astdsl.ir import ops
-from astdsl.ir.core import Block, Value, walk
+from astdsl.ir.core import Block, Op, Value, walk
 from astdsl.ir.transforms import physical_axes, swizzle_of
 from astdsl.ir.types import SMEM
 from astdsl.lowering.layout.inference import fastest_first
@@ -166,18 +166,29 @@ def _stated(op: ops.AllocSmem, lead: int, body: Block) -> BufferLayout | None:
 
 
 def _slot_axes(buffer: Value, body: Block) -> int:
-    """Return how many leading axes count slots: what its uses index first."""
+    """Return how many leading axes count slots: what all of its uses index first."""
+    found: dict[int, Span] = {}
     for op in walk(body):
-        if isinstance(op, ops.Copy) and op.buffer is buffer:
-            return len(op.slot)
-        if isinstance(op, ops.CopyScales) and op.source is buffer:
-            return len(op.slot)
-        if isinstance(op, (ops.MatrixMultiply, ops.TensorMultiply)):
-            if op.a is buffer:
-                return len(op.a_slot)
-            if op.b is buffer:
-                return len(op.b_slot)
-    return 0
+        for slot in _slots_used(op, buffer):
+            found.setdefault(len(slot), op.span)
+    if len(found) > 1:
+        raise UnsupportedFeature(
+            "one shared buffer is taken apart into slots in two ways",
+            *((span, f"axes that are indexed: {axes}") for axes, span in found.items()),
+            help="copy and multiply slots with the same indices, for example each `buffer.at[i]`",
+        )
+    return next(iter(found), 0)
+
+
+def _slots_used(op: Op, buffer: Value) -> list[tuple[Value, ...]]:
+    """Return the indices of the slots of a buffer that an asynchronous operation uses."""
+    if isinstance(op, ops.Copy):
+        return [op.slot] if op.buffer is buffer else []
+    if isinstance(op, ops.CopyScales):
+        return [op.slot] if op.source is buffer else []
+    if isinstance(op, (ops.MatrixMultiply, ops.TensorMultiply)):
+        return [s for ref, s in ((op.a, op.a_slot), (op.b, op.b_slot)) if ref is buffer]
+    return []
 
 
 def _order(copies: list[ops.Copy], rank: int) -> tuple[int, ...]:

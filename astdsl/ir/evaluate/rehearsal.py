@@ -20,7 +20,14 @@ from astdsl.ir import ops
 from astdsl.ir.core import PURE, Module, Op, walk
 from astdsl.ir.evaluate import tensor
 from astdsl.ir.evaluate.control import run_block, run_once, run_ops, run_region, steps_of
-from astdsl.ir.evaluate.memory import mark_stored, read, slot_place, window, write
+from astdsl.ir.evaluate.memory import (
+    mark_stored,
+    read,
+    require_visible,
+    slot_place,
+    window,
+    write,
+)
 from astdsl.ir.evaluate.state import BlockState, Frame, Memory, Place, Reading, Run
 from astdsl.ir.evaluate.table import EVALUATORS, Array
 from astdsl.ir.evaluate.tensor import operand, operand_place
@@ -278,7 +285,8 @@ def _copy_out(op: ops.CopyOut, frame: Frame) -> None:
         return
     memory: Memory = frame[op.buffer]
     place = slot_place(op, memory, frame.numbers(op.slot))
-    operand(op, memory, place, frame, is_transposed=False)
+    read(op, memory, place, frame)
+    require_visible(op, memory, place)
     reading = Reading(op.span, [(memory, place)])
     reading.begin()
     frame.issuer.copies.append(reading)
