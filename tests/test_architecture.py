@@ -21,7 +21,10 @@ ROOT = Path(__file__).resolve().parent.parent
 HEAVY = {"cuda", "cupy", "jax", "llvmlite", "rich", "torch"}
 DOC = '"""What it is."""\n'
 AGAINST = "against the one direction"
-LATE = "only astdsl.backend, astdsl.runtime.devices, astdsl.on_demand, astdsl.runtime.native"
+LATE = (
+    "only astdsl.backend, astdsl.runtime.devices, astdsl.on_demand, astdsl.emulator.native.host, "
+    "astdsl.runtime.native"
+)
 
 
 @pytest.fixture(scope="module")
