@@ -1,8 +1,8 @@
 """The last accesses of shared memory, and which of them an access is not ordered after.
 
-Ordinary accesses are stamped by 4-byte word, asynchronous ones by 16-byte chunk.  Invariant: an
-access is reported only if no chain of barriers leads from the other to it; accesses narrower than a
-word are not compared with each other, since neighbours in a word may belong to different warps.
+Ordinary accesses are stamped by word, asynchronous ones by 16-byte chunk; a word has 4 bytes, or as
+many as the program's narrowest access.  Invariant: an access is reported only if no chain of
+barriers leads from the other to it.
 Lanes of one warp are ordered by `bar.warp.sync` and by every barrier that they pass together (PTX
 ISA 9.7.13.2). Strong accesses, such as atomics, do not race with each other (PTX ISA 8.7).
 """
@@ -14,19 +14,22 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 from astdsl.emulator.clocks import BY_GROUP, BY_MBARRIER, N_ASYNC, Clocks, Who
+from astdsl.emulator.scalars import TYPES
 
 if TYPE_CHECKING:
     from astdsl.emulator.faults import DeviceFault
     from astdsl.emulator.lanes import Lanes
     from astdsl.emulator.machine import Machine
+    from astdsl.emulator.program import Program
     from astdsl.emulator.scalars import Array, BoolArray
 
 __all__ = ["SharedRaces"]
 
 WORD_BYTES = 4
-WORDS_PER_CHUNK = 4
+CHUNK_BYTES = 16
 WARP = 32
 Index = tuple[Any, Any]
+_ELSEWHERE = ("global", "param", "local", "const", "async", "bulk")
 
 
 # Instead of a lane: the warp as a whole made this.
@@ -50,7 +53,9 @@ class SharedRaces:
 
     def __init__(self, m: Machine, clocks: Clocks) -> None:
         shared = m.memory.shared
-        n, words = len(shared.data), shared.row_bytes // WORD_BYTES
+        self._word_bytes = word_bytes = narrowest_bytes(m.program)
+        self._words_per_chunk = CHUNK_BYTES // word_bytes
+        n, words = len(shared.data), shared.row_bytes // word_bytes
         self._m = m
         self._clocks = clocks
         self._weak = _Stamps((n, words))
@@ -60,7 +65,7 @@ class SharedRaces:
         self._last = np.zeros(m.n_lanes, np.int32)
         self._told = np.zeros(m.n_lanes, np.int32)
         # Of each chunk: the last ordinary accesses, and when the async proxy wrote or read it last.
-        self.stored = np.zeros((n, words // WORDS_PER_CHUNK), np.int32)
+        self.stored = np.zeros((n, words // self._words_per_chunk), np.int32)
         self._loaded = np.zeros_like(self.stored)
         self._copied = np.zeros_like(self.stored)
         # By how a read is waited for: `BY_MBARRIER` or `BY_GROUP`.
@@ -102,7 +107,7 @@ class SharedRaces:
         floor, async_floor = clocks.floor(lanes)
         # Two warps may write one word in any order: compilers store replicated values that way.
         for stamps in self._others(strong):
-            if width >= WORD_BYTES and self._is_after(stamps.newest_read, floor, lanes):
+            if self._is_after(stamps.newest_read, floor, lanes):
                 place = self._words(rows, offsets, width)
                 self._check(lanes, place, stamps.read, stamps.reader)
         if max(self._newest_copy, self._newest_fetch) > async_floor:
@@ -112,8 +117,7 @@ class SharedRaces:
         mine = self._own(strong)
         self._last[lanes.sel] = mine.newest_write = clocks.tick()
         made = clocks.stamps(*clocks.warps(lanes))
-        kept = made if width >= WORD_BYTES else made * 0
-        self._stamp(mine.written, rows, offsets, width, kept)
+        self._stamp(mine.written, rows, offsets, width, made)
         self._stamp_writers(mine.writer, lanes, rows, offsets, width)
         self.stored.reshape(-1)[self._chunk(rows, offsets)] = made
 
@@ -150,7 +154,7 @@ class SharedRaces:
         """Stamp words with the lanes that write them; those that several write, as all lanes'."""
         numbers = self._lane_numbers(lanes)
         self._stamp(writers, rows, offsets, width, numbers)
-        first = rows * writers.shape[1] + (offsets >> 2)
+        first = rows * writers.shape[1] + offsets // self._word_bytes
         shared = writers.reshape(-1)[first] != numbers
         if shared.any():
             writers[self._words(rows[shared], offsets[shared], width)] = _EVERY_LANE
@@ -201,12 +205,12 @@ class SharedRaces:
 
     def _stamp(self, times: Array, rows: Array, offsets: Array, width: int, made: Array) -> None:
         """Stamp the words of accesses; whole chunks go as one element, which NumPy does fastest."""
-        if width == WORD_BYTES * WORDS_PER_CHUNK:
+        if width == CHUNK_BYTES and self._word_bytes == WORD_BYTES:
             whole = np.complex128 if times.itemsize == WORD_BYTES else np.uint32
-            chunks = np.repeat(made, WORDS_PER_CHUNK).view(whole)
+            chunks = np.repeat(made, self._words_per_chunk).view(whole)
             times.reshape(-1).view(whole)[self._chunk(rows, offsets)] = chunks
-        elif width <= WORD_BYTES:
-            times.reshape(-1)[rows * times.shape[1] + (offsets >> 2)] = made
+        elif width <= self._word_bytes:
+            times.reshape(-1)[rows * times.shape[1] + offsets // self._word_bytes] = made
         else:
             times[self._words(rows, offsets, width)] = made[:, None]
 
@@ -226,8 +230,8 @@ class SharedRaces:
         self._weak.writer[place] = self._lane_numbers(lanes)[:, None] if alone else _EVERY_LANE
 
     def _words(self, rows: Array, offsets: Array, width: int) -> tuple[Array, Array]:
-        first = (offsets >> 2)[..., None]
-        return rows[:, None], first + np.arange(max(width // WORD_BYTES, 1))
+        first = (offsets // self._word_bytes)[..., None]
+        return rows[:, None], first + np.arange(max(width // self._word_bytes, 1))
 
     # The async proxy.
 
@@ -246,7 +250,7 @@ class SharedRaces:
 
     def hidden(self, rows: Array, offsets: Array) -> BoolArray:
         """Say which mbarriers were made without a fence that shows them to others since then."""
-        stamps = self._weak.written[rows, offsets >> 2]
+        stamps = self._weak.written[rows, offsets // self._word_bytes]
         time, actor = np.divmod(stamps, self._clocks.n_actors)
         late: BoolArray = (time > self._shown[rows // self._size, actor]) & (stamps > 0)
         return late
@@ -288,7 +292,7 @@ class SharedRaces:
         self._newest_copy = time
         if self.stored[index].any():
             self.stored[index] = 0
-            by_chunk = *self.stored.shape, WORDS_PER_CHUNK
+            by_chunk = *self.stored.shape, self._words_per_chunk
             self._weak.written.reshape(by_chunk)[index] = 0
 
     def _rows(self, index: Index) -> Array:
@@ -339,10 +343,11 @@ class SharedRaces:
         inside = actor == int(self._clocks.actors(rows, warps)[at[0]])
         who = f"lane {int(other[at])} of this warp" if inside else who
         barrier = "no `bar.warp.sync`" if inside else "no barrier"
+        verb = "writes" if is_write else "reads"
         return self._m.fault(
             "E232",
-            f"shared memory at {WORD_BYTES * column:#x}: {who} {'writes' if is_write else 'reads'} "
-            f"it ({self._clocks.place_text(time)}), and {barrier} orders that before this access",
+            f"shared memory at {self._word_bytes * column:#x}: {who} {verb} it "
+            f"({self._clocks.place_text(time)}), and {barrier} orders that before this access",
             int(lanes.index[at[0]]),
             help="put a `bar.warp.sync` between the two accesses" if inside
             else "put a barrier between the two accesses",
@@ -368,3 +373,16 @@ class SharedRaces:
                     int(lanes.index[at]),
                     help="wait for its mbarrier or its group, or pass a barrier after who did",
                 )
+
+
+def narrowest_bytes(program: Program) -> int:
+    """Return the width of the narrowest access that may reach shared memory, 4 bytes at most."""
+    least = WORD_BYTES
+    for instruction in program.instructions:
+        base, *words = instruction.opcode.split(".")
+        elsewhere = any(word in _ELSEWHERE for word in words)
+        type_ = TYPES.get(words[-1]) if words else None
+        if base in ("ld", "st", "atom", "red") and type_ is not None and not elsewhere:
+            count = next((int(word[1:]) for word in words if word in ("v2", "v4", "v8")), 1)
+            least = min(least, type_.bytes * count)
+    return least

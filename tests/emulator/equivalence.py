@@ -47,6 +47,7 @@ SHARED_USE = re.compile(
     r"\b(?:st|ld|red|atom)\.(?:\w+\.)*shared|(?:ld|st)matrix|mbarrier\.(?!try|test)|wgmma\.mma"
     r"|cp\.(?:reduce\.)?async|tcgen05\.(?!wait|fence)"
 )
+INIT_FENCE = re.compile(r"fence\.mbarrier_init")
 LABEL = re.compile(r"^(\$\w+):")
 BRANCH = re.compile(r"\bbra(?:\.uni)?\s+(\$\w+);")
 
@@ -163,7 +164,21 @@ def _threads_touch_nothing(text: list[str], mutant: Mutant) -> bool:
     before = _between(text, mutant.line, bars, -1)
     for branch in _back_branches(text, mutant.line):
         before += _between(text, branch, bars, -1)
-    return not _any(before, SHARED) and _any(before, WAITS)
+    # The address of tensor memory, once it is there, nothing overwrites.
+    shared = [line for line in before if SHARED.search(line) and not _reads_address(text, line)]
+    return not shared and _any(before, WAITS)
+
+
+def _reads_address(text: list[str], line: str) -> bool:
+    allocates = any("tcgen05.alloc" in each for each in text)
+    return allocates and bool(re.match(r"ld\.shared\.b32\s+%r\d+, \[smem", line))
+
+
+def _shown_before(text: list[str], mutant: Mutant) -> bool:
+    if not _is(mutant, r"(?:@!?%?\w+ )?fence\.mbarrier_init"):
+        return False
+    before = [text[i] for i in reached(text, mutant.line, -1, INIT_FENCE)]
+    return _any(before, INIT_FENCE) and not any("mbarrier.init" in line for line in before)
 
 
 def _column(text: list[str], register: str) -> str:
@@ -183,8 +198,9 @@ def _column(text: list[str], register: str) -> str:
 
 
 def _columns_of(text: list[str], lines: list[str]) -> set[str]:
-    accesses = (re.search(r"tcgen05\.(?:ld|st|mma|cp)\S* .*?\[(%r\d+)\]", line) for line in lines)
-    return {_column(text, access[1]) for access in accesses if access}
+    accesses = (re.search(r"tcgen05\.(?:ld|st|mma|cp)\b.*", line) for line in lines)
+    found = [r for access in accesses if access for r in re.findall(r"\[ ?(%r\d+)", access[0])]
+    return {_column(text, register) for register in found}
 
 
 def _only_own_products_before(text: list[str], mutant: Mutant) -> bool:
@@ -285,10 +301,10 @@ def _arrival_tells_nothing(text: list[str], mutant: Mutant) -> bool:
     before = [text[at] for at in reached(text, mutant.line, -1, MEETING)]
     # What it has read in global memory nobody overwrites because of an mbarrier.
     # Nor does anything overwrite the address of tensor memory, once it is there.
-    kept = re.compile(rf"{GLOBAL_LOAD.pattern}|ld\.shared\.b32\s+%r\d+, \[smem")
-    allocates = any("tcgen05.alloc" in line for line in text)
-    skipped = kept if allocates else GLOBAL_LOAD
-    return not any(ORDINARY.search(line) and not skipped.search(line) for line in before)
+    return not any(
+        ORDINARY.search(line) and not GLOBAL_LOAD.search(line) and not _reads_address(text, line)
+        for line in before
+    )
 
 
 def _map_fence_orders(text: list[str], mutant: Mutant) -> bool:
@@ -393,6 +409,7 @@ def _tensor_fence_orders_nothing(text: list[str], mutant: Mutant) -> bool:
 
 REASONS: dict[str, Holds] = {
     "a proxy fence before the barrier shows the mbarriers too": _other_fence_shows_barriers,
+    "a fence before it shows the mbarriers, and none is made between": _shown_before,
     "no thread has stored to shared memory yet, and the mbarriers are shown": _nothing_to_cover,
     "another barrier of the block is next to it, and nothing made before is used between the two":
         _next_to_another_barrier,

@@ -218,3 +218,13 @@ def test_a_barrier_whose_phase_before_may_not_be_over_is_reported() -> None:
     assert "it may count in that one" in text
     launch(half, "@%p3 bar.sync 1, 32; bar.sync 0; @!%p3 bar.sync 1, 32;")
     launch(half, "@%p3 bar.sync 1, 32; @!%p3 bar.sync 2, 32;")
+
+
+@pytest.mark.parametrize(("size", "bits"), [(1, 8), (2, 16)])
+def test_accesses_narrower_than_a_word_race_too(size: int, bits: int) -> None:
+    place = f"mul.lo.u32 %r5, %r0, {size}; add.u32 %r5, %r1, %r5; mov.b16 %h1, 1;"
+    mirror = f"xor.b32 %r6, %r0, 63; mul.lo.u32 %r6, %r6, {size}; add.u32 %r6, %r1, %r6;"
+    write, read = f"st.shared.b{bits} [%r5], %h1;", f"ld.shared.b{bits} %h2, [%r6];"
+    launch(place + mirror, write, BAR, read)
+    fault("E232", place + mirror, write, read)
+    fault("E232", place + mirror, write, BAR, read, write)
