@@ -284,7 +284,7 @@ def module_arguments(draw: st.DrawFn) -> list[Any]:
 # number stays far below 2**31.
 
 VARIABLES = ("a", "b", "c")
-INTEGERS = ("name", "constant", "sum", "product", "choice", "min", "walrus", "bump")
+EXPRESSIONS = ("name", "constant", "sum", "product", "choice", "min", "walrus", "bump")
 CLOSURES = [
     "def bump(k):",
     "    nonlocal a",
@@ -312,7 +312,7 @@ class ProgramDrawer:
     def integer(self, depth: int = 2) -> str:
         """Draw an expression whose value is an integer below a few thousand."""
         names = ("n", "m", *VARIABLES)
-        kind = self.draw(st.sampled_from(INTEGERS))
+        kind = self.draw(st.sampled_from(EXPRESSIONS))
         if depth == 0 or kind == "name":
             return self.draw(st.sampled_from(names))
         if kind == "constant":
