@@ -146,9 +146,8 @@ def test_1_products_of_every_trip_count(stages: int) -> None:
     b = whole(depth, 16, dtype=np.float16)
     wide = a.astype(np.float32), b.astype(np.float32)
     expected = [wide[0][:, : 16 * max(n, 0)] @ wide[1][: 16 * max(n, 0)] for n in counts]
-    for target in TARGETS:
-        placed = product_prefixes.on("emulator", target=target)
-        np.testing.assert_array_equal(placed(counts, a, b, S=stages), expected)
+    placed = product_prefixes.on("emulator", target=TARGETS[stages % 2])
+    np.testing.assert_array_equal(placed(counts, a, b, S=stages), expected)
 
 
 @pytest.mark.parametrize("stages", STAGES)
@@ -376,7 +375,9 @@ def test_6_products_of_permuted_batches(order: tuple[int, int, int]) -> None:
     back = np.argsort(order)
     a, b = a.transpose(back), b.transpose(back)
     expected = a.astype(np.float32) @ b.astype(np.float32)
-    np.testing.assert_array_equal(agree(batched, lambda: (a, b)), expected)
+    for target in TARGETS:
+        found = batched.on("emulator", target=target)(a, b)
+        np.testing.assert_array_equal(found, expected)
 
 
 # 8. blocks that leave early
