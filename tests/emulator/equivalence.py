@@ -166,6 +166,11 @@ def _threads_touch_nothing(text: list[str], mutant: Mutant) -> bool:
         before += _between(text, branch, bars, -1)
     # The address of tensor memory, once it is there, nothing overwrites.
     shared = [line for line in before if SHARED.search(line) and not _reads_address(text, line)]
+    # Nor may products use tensor memory after it that the warps have used before it.
+    touched = any(re.search(r"tcgen05\.(?:ld|st)\b", line) for line in before)
+    after = _between(text, mutant.line, bars, 1)
+    if touched and any(re.search(r"tcgen05\.(?:mma|cp)\b", line) for line in after):
+        return False
     return not shared and _any(before, WAITS)
 
 

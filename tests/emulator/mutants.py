@@ -14,7 +14,7 @@ from dataclasses import dataclass
 SYNCHRONISES = re.compile(
     r"mbarrier\.(?:init|arrive|expect_tx|complete_tx|try_wait|test_wait)|wgmma\.(?:fence|commit|wait)"
     r"|tcgen05\.(?:commit|wait|fence|alloc|dealloc|relinquish)|fence\.|membar\."
-    r"|bulk\.(?:commit|wait)_group|cp\.async|cp\.reduce\.async|\bbar\.|barrier\.|setmaxnreg|\bmapa\."
+    r"|bulk\.(?:commit|wait)_group|cp\.async|cp\.reduce\.async|\bbar\.|\bbarrier\.|setmaxnreg|\bmapa\."
     r"|(?:atom|red|ld|st)\.(?:async|acquire|release|acq_rel)|(?:atom|red)\.\w+\.\w+\.acq_rel"
     r"|tensormap\.cp_fenceproxy|clusterlaunchcontrol\.try_cancel"
 )
