@@ -84,6 +84,7 @@ def run(
     strict: bool | None = None,
     fp8_accumulate: Sums = "exact",
     exclusive: bool = False,
+    crew_threads: int = 0,
 ) -> None:
     """Run a kernel of a PTX text for a whole grid.
 
@@ -96,7 +97,7 @@ def run(
     random from an integer seed. The contents of the arrays in `uninitialised` count as unwritten;
     an `Unwritten` keeps what this run wrote for the next.
     With `exclusive` no two blocks (of different clusters) may store in one place, where no atomics
-    let them wait for each other.
+    let them wait for each other; nor two crews of `crew_threads` threads of a block, if not 0.
     Without `check` hazards between threads are not looked for. `strict` says whether a missing
     `tcgen05.fence` or `fence.mbarrier_init` is a fault; by default it is one in programs that have
     any of that kind, since some compilers leave them out. With `fp8_accumulate="hardware"` the FP8
@@ -110,7 +111,7 @@ def run(
     if check and program.loads_constants:
         memory.constancy = Constancy()
     if check and exclusive and not program.meets_other_blocks:
-        memory.owners = Owners()
+        memory.owners = Owners(crew_threads)
     grid3, block3 = triple(grid), triple(block)
     cluster3 = cluster_of(program.kernel, cluster)
     total_bytes = program.layout.dynamic_start + shared_bytes

@@ -27,7 +27,9 @@ MOST_WORDS = 1 << 23
 class Owners:
     """The numbers, from 1, of the clusters that wrote the words of each allocation."""
 
-    def __init__(self) -> None:
+    def __init__(self, threads: int) -> None:
+        """Make it; so many threads of a block store as one, 0 for all of them."""
+        self._threads = threads
         self._words: dict[int, Array] = {}
         self._numbers: tuple[Any, Array] | None = None
 
@@ -35,35 +37,33 @@ class Owners:
         self, m: Machine, lanes: Lanes, allocation: Allocation, addresses: Array, width: int
     ) -> None:
         """Note the store of `width` bytes by each lane; fault if another cluster stored there."""
-        rows = m.block_of[lanes.sel]
-        at = self._note(m, rows, allocation, addresses, width)
+        at = self._note(self._writers(m, lanes), allocation, addresses, width)
         if at is not None:
             raise m.fault("E235", _text(addresses[at]), int(lanes.index[at]))
 
     def copy(self, transfer: Transfer, allocation: Allocation) -> None:
         """Note what an asynchronous copy writes; fault if another cluster wrote there."""
         addresses, inside = transfer.addresses, transfer.inside
-        rows = np.broadcast_to(transfer.rows[:, None], addresses.shape)
+        who = self._writers(transfer.m, transfer.lanes)
+        who = np.broadcast_to(who[:, None], addresses.shape)
         lanes = np.broadcast_to(np.arange(len(addresses))[:, None], addresses.shape)
         chosen = slice(None) if inside is None else inside
         places = addresses[chosen].reshape(-1)
-        at = self._note(
-            transfer.m, rows[chosen].reshape(-1), allocation, places, transfer.unit_bytes
-        )
+        at = self._note(who[chosen].reshape(-1), allocation, places, transfer.unit_bytes)
         if at is not None:
             lane = int(lanes[chosen].reshape(-1)[at])
             raise transfer.fault("E235", _text(places[at]), lane)
 
     def _note(
-        self, m: Machine, rows: Array, allocation: Allocation, addresses: Array, width: int
+        self, writers: Array, allocation: Allocation, addresses: Array, width: int
     ) -> int | None:
-        """Note who writes; return the number of a write that another cluster did already."""
+        """Note who writes; return the number of a write that another one did already."""
         owners = self._owners(allocation)
         if owners is None or width % WORD_BYTES:
             return None
         first = (addresses - allocation.low) // WORD_BYTES
         places = first[:, None] + np.arange(width // WORD_BYTES)
-        who = self._clusters(m)[rows][:, None]
+        who = writers[:, None]
         before = owners[places]
         owners[places] = who
         met = ((before != 0) & (before != who)) | (owners[places] != who)
@@ -77,6 +77,14 @@ class Owners:
             self._words[allocation.low] = np.zeros(words, np.int32)
         return self._words[allocation.low]
 
+    def _writers(self, m: Machine, lanes: Lanes) -> Array:
+        """Return the number of what each lane stores for: its cluster, or a part of its block."""
+        clusters = self._clusters(m)[m.block_of[lanes.sel]]
+        if not self._threads:
+            return clusters
+        parts = -(-m.n_threads // self._threads)
+        return clusters * parts + (m.thread_of[lanes.sel] // self._threads).astype(np.int32)
+
     def _clusters(self, m: Machine) -> Array:
         """Return the number of the cluster of each block of a machine."""
         if self._numbers is None or self._numbers[0] is not m:
@@ -89,4 +97,4 @@ class Owners:
 
 
 def _text(address: int) -> str:
-    return f"global memory at {address:#x} is written by two blocks, which nothing orders"
+    return f"global memory at {address:#x} is written by two blocks or warpgroups"

@@ -114,7 +114,7 @@ class Emulator:
         from astdsl.emulator.device import run
         from astdsl.emulator.faults import DeviceFault
 
-        plan, ptx = artifact.plan, artifact.ptx
+        plan, ptx, warpgroups = artifact.plan, artifact.ptx, artifact.module.warpgroups
         assert plan is not None, "the emulator launches by a plan"
 
         def launch(counts: Counts, values: Sequence[Any], arrays: Sequence[Any]) -> None:
@@ -140,6 +140,7 @@ class Emulator:
                     run(
                         ptx, entry.name, (grid, 1, 1), (entry.threads, 1, 1), given,
                         shared_bytes=entry.shared_bytes, exclusive=True,
+                        crew_threads=entry.threads // warpgroups if warpgroups else 0,
                         uninitialised=[x for i, x in unwritten.items() if i in passed], **options,
                     )  # fmt: skip
                 except DeviceFault as fault:

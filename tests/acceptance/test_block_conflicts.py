@@ -22,6 +22,7 @@ from astdsl import (
     parallel,
     tile,
     wait_smem_to_gmem,
+    warpgroup_id,
 )
 from astdsl.errors import DeviceError, ParallelConflict
 from tests.witnesses import TARGETS, agree
@@ -63,6 +64,22 @@ def test_blocks_that_store_in_one_place_are_reported(write: Any, target: str) ->
 @pytest.mark.parametrize("write", [stored, copied])
 def test_blocks_that_store_side_by_side_are_not(write: Any) -> None:
     assert np.array_equal(agree(write, lambda: arguments(64, 0)), np.roll(X, 64))
+
+
+@kernel(warpgroups=2)
+def of_warpgroups(x: In[f32, "N"], n: i32, o: InOut[f32, "N"]):
+    with parallel(1):
+        o[ds(warpgroup_id() * n, 64)] = x[tile(warpgroup_id(), 64)]
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_warpgroups_that_store_in_one_place_are_reported(target: str) -> None:
+    zeros = np.zeros_like(X)
+    with pytest.raises(DeviceError, match="by two blocks or warpgroups"):
+        of_warpgroups.on("emulator", target=target)(X, 32, zeros)
+    with pytest.raises(ParallelConflict):
+        of_warpgroups.on("reference", target=target)(X, 32, zeros)
+    assert np.array_equal(agree(of_warpgroups, lambda: (X, 64, np.zeros_like(X))), X)
 
 
 @kernel
