@@ -375,6 +375,14 @@ def _whole_block_meets(text: list[str], mutant: Mutant) -> bool:
     return whole and not any(re.search(r"\bbar(?:rier)?\.arrive", line) for line in text)
 
 
+def _no_product_since_the_wait(text: list[str], mutant: Mutant) -> bool:
+    if not mutant.before.startswith("wgmma.wait_group"):
+        return False
+    waits = re.compile(r"wgmma\.wait_group\S* 0;")
+    before = [text[i] for i in reached(text, mutant.line, -1, waits)]
+    return _any(before, waits) and not any("wgmma.mma" in line for line in before)
+
+
 def _permit_is_for_others(text: list[str], mutant: Mutant) -> bool:
     return _is(mutant, r"(?:@!?%?\w+ )?tcgen05\.relinquish_alloc_permit")
 
@@ -422,6 +430,7 @@ REASONS: dict[str, Holds] = {
     "has waited for": _threads_touch_nothing,
     "nothing that another thread has written is used after it": _nothing_follows,
     "the whole block meets there, whatever the number": _whole_block_meets,
+    "no product has been issued since all were waited for": _no_product_since_the_wait,
     "only other blocks of the multiprocessor may wait for the permit": _permit_is_for_others,
     "the same barrier is waited for again before anything relies on it": _waited_again,
     "who arrives has stored nothing and read no shared memory since it met the others":
