@@ -12,7 +12,7 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from astdsl import on_demand
+from astdsl import backend, on_demand
 from astdsl.call import Call, Callee, constant_key, prepare, resolve, where
 from astdsl.errors import BadArgument, DeviceUnavailable
 from astdsl.frontend.signature import Signature
@@ -66,6 +66,9 @@ class _Loaded:
     @property
     def static(self) -> Mapping[tuple[str, int], int]:
         return self.file.static
+
+    def settled(self, target: str) -> Module:
+        return backend.settle_streams(self.module, target)
 
     def code(self, target: str) -> Code:
         return self.file.code
