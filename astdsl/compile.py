@@ -37,7 +37,6 @@ class Program:
     _compiled: dict[str, Compiled] = field(default_factory=dict)
     _codes: dict[str, Code] = field(default_factory=dict)
     _cubins: dict[str, Cubin] = field(default_factory=dict)
-    _checked: bool = False
 
     def fits(self, request: Request) -> bool:
         """Whether the dims that were made constants have the same extents in a request."""
@@ -47,12 +46,6 @@ class Program:
     def is_valid(self) -> bool:
         """Whether what the trace read still is what it was."""
         return self.traced.is_valid()
-
-    def check_launches(self) -> None:
-        """Refuse, for a device that runs the typed IR, what no launch could do; once."""
-        if not self._checked:
-            backend.check_launches(self.module)
-            self._checked = True
 
     def settled(self, target: str) -> Module:
         """Return the typed IR as it means on a target, for a device that runs it."""

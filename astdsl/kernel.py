@@ -225,7 +225,7 @@ class Kernel:
         name = backend.check_target(target or backend.needed_target(program.module))
         chosen = find_device(device)
         if not chosen.needs_ptx:
-            program.check_launches()
+            program.compiled(name)  # Every device refuses what no launch could do.
         launch = prepare(call, program, chosen, name)
         if len(method.launches) >= MAX_LAUNCHES:
             method.launches.clear()

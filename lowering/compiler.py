@@ -6,6 +6,7 @@ Invariant: a function of the module and the target alone.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 from astdsl.errors import WrongTarget
 from astdsl.ir.core import Module
@@ -20,15 +21,23 @@ from astdsl.lowering.target import TARGETS, Target
 from astdsl.passes import STANDARD
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Compiled:
-    """A kernel's scheduled IR, LLVM as it was written, PTX, launch plan, maps of shared memory."""
+    """A kernel's scheduled IR, LLVM as it was written, PTX, launch plan, maps of shared memory.
+
+    The PTX is generated when it is asked for: what a kernel is refused for is known before.
+    """
 
     scheduled: Module
     llvm: str
-    ptx: str
     plan: LaunchPlan
     shared: tuple[SharedPlan, ...]
+    target: Target
+
+    @cached_property
+    def ptx(self) -> str:
+        """The PTX, by LLVM."""
+        return generate(self.llvm, self.target)
 
 
 def compile_module(module: Module, target: str) -> Compiled:
@@ -36,8 +45,7 @@ def compile_module(module: Module, target: str) -> Compiled:
     architecture = find_target(target)
     scheduled = run_passes(widen_small_floats(schedule(module, architecture)), STANDARD)
     emitted = emit(scheduled, architecture)
-    ptx = generate(emitted.text, architecture)
-    return Compiled(scheduled, emitted.text, ptx, emitted.plan, emitted.shared)
+    return Compiled(scheduled, emitted.text, emitted.plan, emitted.shared, architecture)
 
 
 def find_target(name: str) -> Target:

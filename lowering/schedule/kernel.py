@@ -6,7 +6,6 @@ has changed.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 
 from astdsl.ir import ops
@@ -21,7 +20,7 @@ from astdsl.lowering.schedule.branches import take_pipelines_out_of_branches
 from astdsl.lowering.schedule.build import Maker
 from astdsl.lowering.schedule.hazards import order_accesses
 from astdsl.lowering.schedule.held import hold_outputs
-from astdsl.lowering.schedule.launches import SerialPipeline, form_launches
+from astdsl.lowering.schedule.launches import form_launches
 from astdsl.lowering.schedule.outputs import check_outputs, starting_unwritten
 from astdsl.lowering.schedule.protocol import check_protocol
 from astdsl.lowering.schedule.resets import drop_first_step_guards
@@ -34,7 +33,7 @@ from astdsl.lowering.schedule.stream_k import settle_streams
 from astdsl.lowering.schedule.streams import stream_large_tiles, stream_whole_kernel
 from astdsl.lowering.schedule.view_windows import open_view_windows
 from astdsl.lowering.schedule.warpgroups import check_warpgroups, keep_apart
-from astdsl.lowering.target import TARGETS, Target
+from astdsl.lowering.target import Target
 from astdsl.passes import eliminate_dead_code
 
 # Importing a family registers its rules.
@@ -49,13 +48,6 @@ def schedule(module: Module, target: Target) -> Module:
     # Streaming leaves the large loads behind without users.
     streamed = eliminate_dead_code(_each_launch(formed, stream_large_tiles))
     return _each_launch(streamed, lambda launch: _schedule_launch(launch, streamed, target))
-
-
-def check_launches(module: Module) -> None:
-    """Refuse pipelines of which no launches can be made, whatever the target."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", SerialPipeline)
-        _formed(settle_streams(module, next(iter(TARGETS.values()))))
 
 
 def _formed(module: Module) -> Module:
