@@ -14,6 +14,7 @@ Invariant: a process that was started is gone, and its folder with it, when the 
 
 from __future__ import annotations
 
+import errno
 import os
 import subprocess
 import tempfile
@@ -96,8 +97,10 @@ class Ptxas:
         while process.poll() is None:
             try:
                 pipe = os.open(self._file("pipe"), os.O_WRONLY | os.O_NONBLOCK)
-            except OSError:  # ENXIO: nobody waits there, or not yet.
-                _wait(process, _LOOK_SECONDS)
+            except OSError as error:
+                if error.errno != errno.ENXIO:
+                    raise
+                _wait(process, _LOOK_SECONDS)  # Nobody waits there, or not yet.
                 continue
             os.set_blocking(pipe, True)
             try:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import subprocess
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -108,6 +109,20 @@ def test_a_process_that_ends_by_itself_is_not_waited_for(tmp_path: Path, reads: 
         time.sleep(0.1)
         with pytest.raises(AssemblyFailed, match="too bad"):
             ends.assemble(EMPTY * 10_000)
+
+
+def test_a_pipe_that_cannot_be_opened_is_not_tried_for_ever(
+    path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(*_: object) -> int:
+        raise OSError(errno.EMFILE, "too many open files")
+
+    with Ptxas(path, SM_90A) as early:
+        early.start()
+        monkeypatch.setattr(os, "open", refused)
+        with pytest.raises(OSError, match="too many open files"):
+            early._hand_over(EMPTY.encode(), cast("subprocess.Popen[bytes]", early._process))
+        monkeypatch.undo()
 
 
 def test_without_pipes_the_text_starts_the_process(
