@@ -71,8 +71,7 @@ class Program:
 
     def _find_code(self, target: str, before: Callable[[], None]) -> Code:
         key = kept.code_key(self.module, target, backend.compiler_identity())
-        is_made = target in self._compiled or _tells_layouts(self.module)
-        found = None if is_made else kept.read_code(key)
+        found = None if _tells_layouts(self.module) else kept.read_code(key)
         if found is not None:
             return found
         before()

@@ -52,7 +52,7 @@ def add19(
 
 
 class Stub:
-    """A device whose driver does nothing; it takes the typed IR so that nothing is lowered."""
+    """A device whose driver does nothing; it takes the typed IR, so that no PTX is made."""
 
     name = "stub"
     description = "launches nothing"
