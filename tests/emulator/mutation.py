@@ -11,14 +11,14 @@ import argparse
 import re
 import sys
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from tests.emulator.equivalence import equivalence, one_warp_on_both_sides
 from tests.emulator.mutants import Mutant, mutants
 from tests.emulator.programs import SUBJECTS
 from tests.emulator.recording import WRONG, Program, record
-from tests.emulator.unjudged import is_unjudged
+from tests.emulator.unjudged import survivors
 
 SCHEDULES: tuple[dict[str, Any], ...] = (
     {"completion": "late"},
@@ -42,7 +42,7 @@ def recorded(name: str) -> Program:
 
 
 def verdict(program: Program, mutant: Mutant) -> str:
-    """Return a code, `WRONG`, the reason of an equivalence, `UNJUDGED` or one of `FAILURES`.
+    """Return a code, `WRONG`, the reason of an equivalence, or one of `FAILURES`.
 
     A reason is no proof where the mutant shows itself.
     """
@@ -52,8 +52,14 @@ def verdict(program: Program, mutant: Mutant) -> str:
         found = program.trial(changed, schedule)
         if found:
             return TOO_WEAK if reason else found
-    lost = UNJUDGED if is_unjudged(program.name, mutant) else SURVIVED
-    return reason or _what_runs_tells(program, mutant) or lost
+    return reason or _what_runs_tells(program, mutant) or SURVIVED
+
+
+def verdicts(program: Program, chosen: Iterable[Mutant]) -> dict[Mutant, str]:
+    """Return the verdict on each mutant; `UNJUDGED` on survivors that are on the list of those."""
+    found = {mutant: verdict(program, mutant) for mutant in chosen}
+    lost = [mutant for mutant, what in found.items() if what == SURVIVED]
+    return found | dict.fromkeys(set(lost) - set(survivors(program.name, lost)), UNJUDGED)
 
 
 def _what_runs_tells(program: Program, mutant: Mutant) -> str:
@@ -92,7 +98,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _score(program: Program, first: int, step: int, show: bool) -> Counter[str]:
-    found = {m: verdict(program, m) for m in list(mutants(program.ptx))[first::step]}
+    found = verdicts(program, list(mutants(program.ptx))[first::step])
     for mutant, what in found.items():
         if show or what in FAILURES:
             sys.stdout.write(f"  {what:14} {mutant}\n")

@@ -11,9 +11,10 @@ import pytest
 
 from tests.emulator.equivalence import equivalence
 from tests.emulator.mutants import Mutant, mutants
-from tests.emulator.mutation import FAILURES, SCHEDULES, main, recorded, verdict
+from tests.emulator.mutation import FAILURES, SCHEDULES, main, recorded, verdicts
 from tests.emulator.programs import SUBJECTS
 from tests.emulator.recording import Program
+from tests.emulator.unjudged import UNJUDGED, survivors
 
 STEP = 30
 TEXT = """mbarrier.init.shared::cta.b64 [%r5], %r6;
@@ -45,7 +46,7 @@ def test_a_program_that_is_not_mutated_is_silent(program: Program) -> None:
 def test_every_mutant_is_found_or_equivalent_for_a_reason(program: Program) -> None:
     every = list(mutants(program.ptx))
     first = zlib.crc32(program.name.encode()) % min(STEP, len(every))
-    judged = {m: verdict(program, m) for m in every[first::STEP]}
+    judged = verdicts(program, every[first::STEP])
     assert not [f"{mutant}: {what}" for mutant, what in judged.items() if what in FAILURES]
 
 
@@ -89,3 +90,12 @@ def test_a_barrier_that_orders_accesses_is_not_equivalent() -> None:
 def test_the_score_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--only", "ring", "--part", "3/40"]) == 0
     assert "ring: 1 mutants: 1 reported" in capsys.readouterr().out
+
+
+def test_one_more_than_the_list_has_of_a_kind_has_survived() -> None:
+    name, kinds = next(iter(UNJUDGED.items()))
+    kind, count = next(iter(kinds.items()))
+    change, _, before = kind.partition(": ")
+    same = [Mutant(line, change, before, "") for line in range(count + 1)]
+    assert survivors(name, same) == same[count:]
+    assert survivors("no such program", same) == same
