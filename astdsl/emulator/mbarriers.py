@@ -22,6 +22,9 @@ __all__ = [
 
 BARRIER_BYTES = 8
 LIMIT = (1 << 20) - 1
+_COLUMNS = (
+    "_live", "_seen", "_pending", "_expected", "_expected_bytes", "_arrived_bytes", "_phase",
+)  # fmt: skip
 
 Index = NDArray[np.int64]
 
@@ -43,14 +46,15 @@ class BarrierState(NamedTuple):
     phase: int
     pending: int
     expected: int
-    transaction_bytes: int
+    expected_bytes: int
+    arrived_bytes: int
 
     def __str__(self) -> str:
-        where = f"mbarrier at shared {self.offset_bytes:#x}: phase {self.phase} incomplete, "
-        arrivals = f"{self.pending} of {self.expected} arrivals"
-        if self.transaction_bytes < 0:
-            return f"{where}{arrivals} missing and {-self.transaction_bytes} bytes too many"
-        return f"{where}{arrivals} and {self.transaction_bytes} bytes missing"
+        return (
+            f"mbarrier at shared {self.offset_bytes:#x}: phase {self.phase} incomplete, "
+            f"{self.pending} of {self.expected} arrivals missing, {self.expected_bytes} bytes "
+            f"expected and {self.arrived_bytes} arrived"
+        )
 
 
 class BarrierLeft(NamedTuple):
@@ -75,7 +79,9 @@ class Mbarriers:
         self._seen = self._live.copy()
         self._pending = np.zeros((n_blocks, 0), np.int64)
         self._expected = self._pending.copy()
-        self._bytes = self._pending.copy()
+        # What this phase expects and has got; the transaction count is the difference.
+        self._expected_bytes = self._pending.copy()
+        self._arrived_bytes = self._pending.copy()
         self._phase = self._pending.copy()
         self.version = 0
 
@@ -96,7 +102,7 @@ class Mbarriers:
         self._live[where] = True
         self._seen[where] = True
         self._pending[where] = self._expected[where] = counts
-        self._bytes[where] = self._phase[where] = 0
+        self._expected_bytes[where] = self._arrived_bytes[where] = self._phase[where] = 0
 
     def invalidate(self, blocks: Index, offsets: Index) -> None:
         """End barriers; their memory is ordinary again."""
@@ -136,11 +142,11 @@ class Mbarriers:
 
     def expect_bytes(self, blocks: Index, offsets: Index, sizes: Index) -> None:
         """Raise the transaction count: the current phase waits for so many more bytes."""
-        self._transact(blocks, offsets, sizes)
+        self._transact(self._expected_bytes, blocks, offsets, sizes)
 
     def complete_bytes(self, blocks: Index, offsets: Index, sizes: Index) -> None:
         """Lower the transaction count: so many bytes have arrived."""
-        self._transact(blocks, offsets, -sizes)
+        self._transact(self._arrived_bytes, blocks, offsets, sizes)
 
     def is_complete(self, blocks: Index, offsets: Index, parity: Index) -> NDArray[np.bool_]:
         """Say for each whether the phase of that parity is complete: `phase & 1 != parity`.
@@ -165,7 +171,8 @@ class Mbarriers:
             int(self._phase[block, column]),
             int(self._pending[block, column]),
             int(self._expected[block, column]),
-            int(self._bytes[block, column]),
+            int(self._expected_bytes[block, column]),
+            int(self._arrived_bytes[block, column]),
         )
 
     def live_offsets(self, block: int) -> list[int]:
@@ -174,7 +181,8 @@ class Mbarriers:
 
     def half_arrived(self, blocks: Index) -> BarrierLeft | None:
         """Return a live barrier in the middle of a phase, None if there is none."""
-        begun = (self._pending != self._expected) | (self._bytes != 0)
+        uneven = self._expected_bytes != self._arrived_bytes
+        begun = (self._pending != self._expected) | uneven
         rows, columns = np.nonzero((self._live & begun)[blocks])
         if not len(rows):
             return None
@@ -216,7 +224,7 @@ class Mbarriers:
         column = self._column.setdefault(offset, len(self._column))
         if column >= self._live.shape[1]:
             wider = max(8, 2 * column)
-            for name in ("_live", "_seen", "_pending", "_expected", "_bytes", "_phase"):
+            for name in _COLUMNS:
                 old = getattr(self, name)
                 new = np.zeros((self._n_blocks, wider), old.dtype)
                 new[:, : old.shape[1]] = old
@@ -278,28 +286,29 @@ class Mbarriers:
             self._complete(one)
         return tokens
 
-    def _transact(self, blocks: Index, offsets: Index, sizes: Index) -> None:
+    def _transact(self, counts: Index, blocks: Index, offsets: Index, sizes: Index) -> None:
         where = self._find(blocks, offsets)
         if self._repeats(where):
-            np.add.at(self._bytes, where, sizes)
+            np.add.at(counts, where, sizes)
         else:
-            self._bytes[where] += sizes
-        total = self._bytes[where]
+            counts[where] += sizes
         _fault_where(
-            np.abs(total) > LIMIT,
-            lambda i: f"mbarrier at shared {offsets[i]:#x}: {total[i]} pending transaction bytes; "
-            f"the count is limited to {LIMIT}", "E246",
+            np.abs(self._expected_bytes[where] - self._arrived_bytes[where]) > LIMIT,
+            lambda i: f"{self.state(int(where[0][i]), int(offsets[i]))}; the transaction count, "
+            f"which is their difference, is limited to {LIMIT}", "E246",
         )  # fmt: skip
         self._complete(where)
 
     def _complete(self, where: tuple[Index, Index]) -> None:
         """Begin the next phase of those that have neither arrivals nor bytes pending."""
-        done = (self._pending[where] == 0) & (self._bytes[where] == 0)
+        even = self._expected_bytes[where] == self._arrived_bytes[where]
+        done = (self._pending[where] == 0) & even
         if done.any():
             blocks, columns = where[0][done], where[1][done]
             self._phase[blocks, columns] = self._phase[blocks, columns] + 1
             self._pending[blocks, columns] = self._expected[blocks, columns]
             self._seen[blocks, columns] = False
+            self._expected_bytes[blocks, columns] = self._arrived_bytes[blocks, columns] = 0
             self.version += 1
 
     def _note(self, where: tuple[Index, Index], complete: NDArray[np.bool_]) -> NDArray[np.bool_]:

@@ -62,6 +62,12 @@ HAZARDS = {
     + LOAD.format(bytes=256) + "fence.mbarrier_init.release.cluster;" + WAIT + READ,
     "mbarrier-dirty-at-exit": BARRIER.replace("[%r2], 1", "[%r2], 2")
     + "@%p0 mbarrier.arrive.shared::cta.b64 _, [%r2];",
+    "bytes-missing-at-exit": BARRIER
+    + "@%p0 mbarrier.arrive.expect_tx.shared::cta.b64 _, [%r2], 64;"
+    "@%p0 mbarrier.complete_tx.relaxed.cta.shared::cta.b64 [%r2], 48;",
+    "bytes-beyond-the-limit": BARRIER
+    + "@%p0 mbarrier.complete_tx.relaxed.cta.shared::cta.b64 [%r2], 48;"
+    "@%p0 mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [%r2], 0x100040;",
     "unwritten-shared-memory": "ld.shared.b32 %r6, [%r4]; .loc 1 8 1\n st.global.b32 [%d0], %r6;",
     "out-of-bounds": "mad.wide.u32 %d1, %r0, 4, %d0; .loc 1 8 1\n st.global.b32 [%d1+8], %r0;",
     "misaligned": "st.global.b32 [%d0+2], %r0;",

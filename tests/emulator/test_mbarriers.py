@@ -48,9 +48,10 @@ def test_a_phase_waits_for_its_bytes() -> None:
     barriers.arrive(a(0), a(64), a(1))
     barriers.complete_bytes(a(0), a(64), a(32))
     assert not complete(barriers, 0)
-    assert barriers.state(0, 64).transaction_bytes == 16
+    assert "48 bytes expected and 32 arrived" in str(barriers.state(0, 64))
     barriers.complete_bytes(a(0), a(64), a(16))
     assert complete(barriers, 0)
+    assert "0 bytes expected and 0 arrived" in str(barriers.state(0, 64))
 
 
 def test_bytes_may_arrive_before_they_are_expected() -> None:
@@ -115,7 +116,10 @@ def test_counts_out_of_range_are_refused(count: int) -> None:
 
 
 def test_transaction_counts_out_of_range_are_reported() -> None:
-    misuse("E246", lambda: made(1).expect_bytes(a(0), a(64), a(LIMIT + 1)))
+    error = misuse("E246", lambda: made(1).expect_bytes(a(0), a(64), a(LIMIT + 1)))
+    assert f"{LIMIT + 1} bytes expected and 0 arrived" in error.message
+    error = misuse("E246", lambda: made(1).complete_bytes(a(0), a(64), a(LIMIT + 1)))
+    assert f"0 bytes expected and {LIMIT + 1} arrived" in error.message
 
 
 def test_a_barrier_must_be_initialised() -> None:
@@ -156,7 +160,8 @@ STEPS = st.lists(
 @given(st.integers(1, 4), STEPS)
 def test_any_sequence_of_operations_keeps_to_the_phases(count: int, steps: Any) -> None:
     """A direct model of PTX ISA 9.7.13.15, in which somebody waits after every step."""
-    barriers, pending, transaction, phase = made(count), count, 0, 0
+    barriers, pending, phase = made(count), count, 0
+    due = came = 0
     for step, number in steps:
         if step == "arrive":
             arriving = min(number, pending)
@@ -166,12 +171,13 @@ def test_any_sequence_of_operations_keeps_to_the_phases(count: int, steps: Any) 
             pending -= arriving
         elif step == "expect":
             barriers.expect_bytes(a(0), a(64), a(16 * number))
-            transaction += 16 * number
+            due += 16 * number
         else:
             barriers.complete_bytes(a(0), a(64), a(16 * number))
-            transaction -= 16 * number
-        if pending == 0 and transaction == 0:
+            came += 16 * number
+        if pending == 0 and due == came:
             phase, pending = phase + 1, count
-        assert barriers.state(0, 64) == (64, phase, pending, count, transaction)
+            due = came = 0
+        assert barriers.state(0, 64) == (64, phase, pending, count, due, came)
         assert complete(barriers, (phase + 1) & 1)
         assert not complete(barriers, phase & 1)

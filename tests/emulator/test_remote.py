@@ -79,7 +79,7 @@ def test_reductions_at_one_word_add_up() -> None:
 
 
 def test_too_few_or_too_many_bytes_are_reported() -> None:
-    assert "64 bytes missing" in fault("E210", TWO, total=576)
+    assert "576 bytes expected and 512 arrived" in fault("E210", TWO, total=576)
     fault("E244", TWO + "mbarrier.arrive.shared::cta.b64 _, [%r2];", total=512)
 
 
