@@ -17,6 +17,7 @@ from tests.peers.launches import Compiled
 Array = np.ndarray[Any, Any]
 SWIZZLES = (Swizzle.NONE, Swizzle.B32, Swizzle.B64, Swizzle.B128)
 EXACT = 0.0
+DEPTH = 384
 
 
 @dataclass(frozen=True)
@@ -79,13 +80,14 @@ def _uniform(o: Array, seed: int) -> Array:
 
 
 def _matmul(random: np.random.Generator) -> list[Any]:
-    c = _empty(256, 256, dtype=np.float16)
-    return [_whole(random, 256, 192), _whole(random, 192, 256), c, 192]
+    # Twice as many steps of 64 as there are slots, so that each is filled again.
+    a, b = _whole(random, 256, DEPTH), _whole(random, DEPTH, 256)
+    return [a, b, _empty(256, 256, dtype=np.float16), DEPTH]
 
 
 def _matmul_ends(random: np.random.Generator) -> list[Any]:
     a, b, c, _ = _matmul(random)
-    return [a, b, c, 256, 256, 192]
+    return [a, b, c, 256, 256, DEPTH]
 
 
 CASES = {
