@@ -83,7 +83,7 @@ class Loop:
     indices: int = 0
     before: dict[str, Any] = field(default_factory=dict)
     refused: dict[str, Unusable] = field(default_factory=dict)
-    given: dict[str, list[Value]] = field(default_factory=dict)
+    given: dict[str, list[Value | None]] = field(default_factory=dict)
 
     def trace(self) -> None:
         """Trace the body until the types of what it carries settle, and emit the operation."""
@@ -114,10 +114,11 @@ class Loop:
             trace.made.update(dict.fromkeys(region.args, self.span))
             values = iter(region.args[self.indices :])
             for c in carried:
-                given = [next(values) for _ in c.typed()]
+                given = [None if t is None else next(values) for t in c.types]
                 self.given[c.name] = given
-                tiles = iter([t.tile(v) for t, v in zip(c.typed(), given, strict=True)])
-                self.cells[c.name].cell_contents = c.with_leaves(lambda *_: next(tiles))  # noqa: B023
+                arguments = iter([v for v in given if v is not None])
+                made = c.with_leaves(lambda t, _: t.tile(next(arguments)))  # noqa: B023
+                self.cells[c.name].cell_contents = made
             with trace.loop():
                 self.run(region.args[: self.indices])
         after = states(self.cells)
@@ -146,19 +147,20 @@ class Loop:
             return None
         try:
             found = list(pairs(c.before, value))
-            types = [
-                self._joined_leaf(c, old, path, left, right)
-                for old, (path, left, right) in zip(c.types, found, strict=True)
-            ]
+            known = zip(c.types, self.given[c.name], found, strict=True)
+            types = [self._joined_leaf(c, *leaf) for leaf in known]
         except Differs as problem:
             self._drop(c, self._mismatch(c, problem))
             return None
         return replace(c, types=types)
 
     def _joined_leaf(
-        self, c: Carried, old: LeafType | None, path: str, before: Leaf, after: Leaf
+        self, c: Carried, old: LeafType | None, given: Value | None, pair: tuple[str, Leaf, Leaf]
     ) -> LeafType | None:
-        if not c.is_result and (is_same(before, after) or self._is_argument(c, after)):
+        """Return the type of a leaf, None if each step leaves the one that it was given."""
+        path, before, after = pair
+        is_kept = type(after) is Tile and after.value is given
+        if not c.is_result and (is_kept or is_same(before, after)):
             return None
         first = old if c.is_result and old is not None else LeafType.of(before)
         wanted = join(old or first, LeafType.of(after))
@@ -166,11 +168,6 @@ class Loop:
             raise Differs(path, before, after)
         edges = carried_edges(c.name, first.edges, LeafType.of(after).edges, after)
         return replace(wanted, edges=edges)
-
-    def _is_argument(self, c: Carried, leaf: Leaf) -> bool:
-        """Whether a step left what it was given in this name."""
-        given = self.given.get(c.name, ())
-        return type(leaf) is Tile and any(leaf.value is value for value in given)
 
     def _mismatch(self, c: Carried, problem: Differs) -> Unusable:
         made = require_trace(self.what).made
