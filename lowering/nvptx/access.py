@@ -253,12 +253,18 @@ def slot_pointer(emitter: Emitter, ref: object, slots: Sequence[LV]) -> LV:
     """Return where a slot of a buffer begins; `slots` are i32 numbers, one a leading axis."""
     builder = emitter.builder
     pointer = emitter.shared_place(ref)  # type: ignore[arg-type]
-    step = emitter.shared.layouts[ref].slot_bytes  # type: ignore[index]
+    return builder.gep("i8", pointer, slot_offset(emitter, ref, slots))
+
+
+def slot_offset(emitter: Emitter, ref: object, slots: Sequence[LV], unit_bytes: int = 1) -> LV:
+    """Return how far a slot is behind the first one of its buffer, in units, i32."""
+    builder, offset = emitter.builder, i32(0)
+    step = emitter.shared.layouts[ref].slot_bytes // unit_bytes  # type: ignore[index]
     extents = ref.ref.shape[: len(slots)]  # type: ignore[attr-defined]
     for slot, extent in reversed(list(zip(slots, extents, strict=True))):
-        pointer = builder.gep("i8", pointer, builder.mul(slot, i32(step)))
+        offset = builder.add(offset, builder.mul(slot, i32(step)))
         step *= extent
-    return pointer
+    return offset
 
 
 def buffer_address(emitter: Emitter, pointer: LV, buffer: BufferLayout, places: Sequence[LV]) -> LV:

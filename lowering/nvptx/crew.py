@@ -2,12 +2,16 @@
 
 Invariant: they are neighbours, numbered from 0; the first one does what they do once; they meet at
 a barrier of their own. Named barrier 0 is the block's, 1 + k is that of warpgroup k.
+
+The first one is elected (PTX ISA 9.7.13.15: the same one each time): of a branch that one lane
+takes by its number, ptxas does not know that one lane takes it, and it writes a loop over lanes
+around each asynchronous instruction.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from astdsl.lowering.nvptx.asm import barriers, warp
 from astdsl.lowering.nvptx.builder import Builder
@@ -17,18 +21,20 @@ from astdsl.lowering.target import Target
 _FIRST_WARPGROUP_BARRIER = 1
 # A segment of 32 lanes, nothing clamped below the last (PTX ISA 9.7.9.6).
 _WHOLE_WARP = 0x1F
+_LANES = 32
 
 
 @dataclass(frozen=True, slots=True)
 class Crew:
     """Some threads: this one's number among them, how many they are, and how they meet.
 
-    `number` is that of the warpgroup in its block, or of the warp in its warpgroup; None where
-    there is only one.
+    `is_first` is whether this one does what they do once. `number` is that of the warpgroup in its
+    block, or of the warp in its warpgroup; None where there is only one.
     """
 
     thread: LV
     threads: int
+    is_first: LV
     meet: Callable[[], None]
     number: LV | None = None
 
@@ -36,7 +42,8 @@ class Crew:
 def whole_block(builder: Builder, threads: int) -> Crew:
     """Return the crew of a block."""
     thread = builder.special_register("tid.x")
-    return Crew(thread, threads, lambda: _meet_at(builder, 0, threads))
+    is_first = _is_first(builder, thread)
+    return Crew(thread, threads, is_first, lambda: _meet_at(builder, 0, threads))
 
 
 def _meet_at(builder: Builder, barrier: int, threads: int) -> None:
@@ -60,14 +67,14 @@ def own_warpgroup(builder: Builder, block: Crew, target: Target) -> Crew:
     def meet() -> None:
         builder.asm(row, number)
 
-    return Crew(thread, threads, meet, number)
+    return Crew(thread, threads, _is_first(builder, thread), meet, number)
 
 
 def known_warpgroup(builder: Builder, crew: Crew, number: int) -> Crew:
     """Return the crew where it is known to be warpgroup `number`: its barrier is a constant."""
     barrier = _FIRST_WARPGROUP_BARRIER + number
     meet = crew.meet if crew.number is None else lambda: _meet_at(builder, barrier, crew.threads)
-    return Crew(crew.thread, crew.threads, meet, crew.number)
+    return replace(crew, meet=meet)
 
 
 def own_warp(builder: Builder, warpgroup: Crew, target: Target) -> Crew:
@@ -79,7 +86,18 @@ def own_warp(builder: Builder, warpgroup: Crew, target: Target) -> Crew:
     def meet() -> None:
         builder.asm(barriers.WARP_SYNC, i32(warp.FULL_MASK))
 
-    return Crew(lane, target.threads_per_warp, meet, number)
+    return Crew(lane, target.threads_per_warp, _elected(builder), meet, number)
+
+
+def _is_first(builder: Builder, thread: LV) -> LV:
+    """Return whether this is the thread of the first warp that is elected; all warps are here."""
+    in_first_warp = builder.icmp("ult", thread, i32(_LANES))
+    return builder.and_(in_first_warp, _elected(builder))
+
+
+def _elected(builder: Builder) -> LV:
+    (result,) = builder.asm(barriers.ELECT, i32(warp.FULL_MASK))
+    return result
 
 
 def _of_first_lane(builder: Builder, word: LV) -> LV:

@@ -20,7 +20,7 @@ from astdsl.lowering.layout.offsets import plain_offsets
 from astdsl.lowering.layout.shared import BufferLayout
 from astdsl.lowering.products import Product, ScaledKind
 
-_UNIT_BYTES = 16
+UNIT_BYTES = 16
 _FIELD = 0x3FFF
 _LBO_BIT, _SBO_BIT = 16, 32
 _WGMMA_SWIZZLE_BIT, _WGMMA_SWIZZLE = 62, {128: 1, 64: 2, 32: 3}
@@ -53,13 +53,13 @@ class Operand:
 
     def units(self, i: int, k: int) -> int:
         """Return what moving to element (i, k) of the operand adds to the address of the slot."""
-        return self.offset_bytes(self.origin[0] + i, self.origin[1] + k) // _UNIT_BYTES
+        return self.offset_bytes(self.origin[0] + i, self.origin[1] + k) // UNIT_BYTES
 
     def _strides(self) -> int:
         next_group = (_GROUP_ROWS, 0) if self.is_k_major else (0, _GROUP_ROWS)
-        group = self.offset_bytes(*next_group) // _UNIT_BYTES
+        group = self.offset_bytes(*next_group) // UNIT_BYTES
         row = self.layout.row_elements
-        lead = 1 if self.is_k_major else self.offset_bytes(row, 0) // _UNIT_BYTES
+        lead = 1 if self.is_k_major else self.offset_bytes(row, 0) // UNIT_BYTES
         return (lead & _FIELD) << _LBO_BIT | (group & _FIELD) << _SBO_BIT
 
     def wgmma(self) -> int:
@@ -116,8 +116,8 @@ class Operand:
 
 def scale_atom() -> int:
     """Return the constant part of the descriptor of 512 bytes of scales: rows of 16, no swizzle."""
-    rows_bytes = _GROUP_ROWS * _UNIT_BYTES
-    return 1 << _LBO_BIT | rows_bytes // _UNIT_BYTES << _SBO_BIT | _TCGEN05_VERSION
+    rows_bytes = _GROUP_ROWS * UNIT_BYTES
+    return 1 << _LBO_BIT | rows_bytes // UNIT_BYTES << _SBO_BIT | _TCGEN05_VERSION
 
 
 def scaled_instruction(

@@ -21,6 +21,7 @@ from astdsl.lowering.layout.conversion import Conversion, Plan, register_moves
 from astdsl.lowering.layout.inference import Placement, coalesced
 from astdsl.lowering.layout.registers import REPLICATED, Digit, Layout, normalised
 from astdsl.lowering.layout.shared import SharedPlan
+from astdsl.lowering.nvptx.asm.barriers import SHARED_BASE
 from astdsl.lowering.nvptx.builder import Builder
 from astdsl.lowering.nvptx.crew import Crew, own_warpgroup, whole_block
 from astdsl.lowering.nvptx.lanes import LaneTables
@@ -135,6 +136,8 @@ class Emitter:
         self.block_crew = self.crew = whole_block(builder, threads * max(1, warpgroups))
         if warpgroups:
             self.crew = own_warpgroup(builder, self.block_crew, target)
+        array = builder.shared_address(builder.shared(0))
+        (self._shared_base,) = builder.asm(SHARED_BASE, array)
         self.placements = placements
         self.shared = shared
         self.forms = forms
@@ -366,8 +369,8 @@ class Emitter:
         return self.builder.and_(left, right)
 
     def is_first_thread(self) -> LV:
-        """Return whether this is thread 0, which issues what the block does once."""
-        return self.builder.icmp("eq", self.thread, i32(0))
+        """Return whether this is the thread that issues what the block does once."""
+        return self.crew.is_first
 
     def synchronise(self) -> None:
         """Wait for every thread that runs the program together with this one."""
@@ -376,11 +379,22 @@ class Emitter:
     def shared_place(self, value: Value) -> LV:
         """Return where a buffer or an array of barriers begins: the warpgroup's if it has one."""
         pointer = self.builder.shared(self.shared.offsets[value])
+        return self.builder.gep("i8", pointer, self._own_offset(value))
+
+    def shared_address(self, value: Value) -> LV:
+        """Return the address of the same place, i32, as inline PTX wants it."""
+        place = self.address_at(self.shared.offsets[value])
+        return self.builder.add(place, self._own_offset(value))
+
+    def address_at(self, offset_bytes: int) -> LV:
+        """Return the address of a fixed place in the block's shared memory, i32."""
+        return self.builder.add(self._shared_base, i32(offset_bytes))
+
+    def _own_offset(self, value: Value) -> LV:
         stride = self.shared.strides.get(value, 0)
         if not stride:
-            return pointer
-        number = self.number_among(self.shared.owners[value])
-        return self.builder.gep("i8", pointer, self.builder.mul(number, i32(stride)))
+            return i32(0)
+        return self.builder.mul(self.number_among(self.shared.owners[value]), i32(stride))
 
     def number_among(self, owners: Sequence[int]) -> LV:
         """Return which of the places of some warpgroups, in their order, is this one's."""

@@ -110,6 +110,8 @@ def target_machine(target: Target) -> binding.TargetMachine:
 
 @cache
 def _initialise() -> None:
+    # Pointers to shared memory have 32 bits: of 64, each address would take two instructions.
+    binding.set_option("astdsl", "-nvptx-short-ptr")
     binding.initialize_all_targets()
     binding.initialize_all_asmprinters()
 

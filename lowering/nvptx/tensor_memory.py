@@ -23,7 +23,7 @@ from astdsl.ir.dtypes import DType, f16
 from astdsl.ir.types import AccumulatorType
 from astdsl.lowering.layout.inference import elements_per_cell
 from astdsl.lowering.layout.registers import TMEM_LANES, Layout, is_half
-from astdsl.lowering.layout.shared import span_of
+from astdsl.lowering.layout.shared import BARRIER_BYTES, span_of
 from astdsl.lowering.nvptx.asm import barriers, tcgen05
 from astdsl.lowering.nvptx.asm.row import AsmRow
 from astdsl.lowering.nvptx.builder import Builder
@@ -363,5 +363,5 @@ def _slot(emitter: Emitter, number: LV) -> LV:
 
 def _barrier(emitter: Emitter, number: LV) -> LV:
     builder = emitter.builder
-    base = builder.shared(emitter.shared.product_barriers_bytes)
-    return builder.shared_address(builder.gep("i64", base, number))
+    base = emitter.address_at(emitter.shared.product_barriers_bytes)
+    return builder.add(base, builder.mul(number, i32(BARRIER_BYTES)))

@@ -22,9 +22,10 @@ class Effect(Enum):
     PURE = "pure"
     """A function of its operands: removed if unused, merged if equal, moved freely."""
     CONVERGES = "converges"
-    """Exchanges values among the threads of a warp: removed if unused, never duplicated."""
+    """Exchanges values among the threads of a warp, or elects one: removed if unused, never
+    duplicated."""
     ACTS = "acts"
-    """Memory, barriers, asynchronous work, elections, clocks: stays where and what it is."""
+    """Memory, barriers, asynchronous work, clocks: stays where and what it is."""
 
 
 _MARKS: dict[Effect, tuple[str, str, str]] = {

@@ -21,7 +21,7 @@ from astdsl.lowering.nvptx import tensor_memory
 from astdsl.lowering.nvptx.asm import tcgen05
 from astdsl.lowering.nvptx.descriptors import scale_atom, scaled_instruction
 from astdsl.lowering.nvptx.function import Emitter, lowers
-from astdsl.lowering.nvptx.rules.tensor import MOST_COLUMNS, Side, slot_address
+from astdsl.lowering.nvptx.rules.tensor import MOST_COLUMNS, Side, slot_descriptor
 from astdsl.lowering.nvptx.rules.tmem import column_address
 from astdsl.lowering.nvptx.values import LV, i1, i32, i64
 from astdsl.lowering.products import TCGEN05_ROWS, kind_of_scaled, scale_columns
@@ -56,7 +56,7 @@ class _Scales:
 
 def _image(emitter: Emitter, image: Value, slot: Sequence[Value]) -> LV:
     """Return the descriptor of the first 512 bytes of an image in shared memory."""
-    return emitter.builder.add(slot_address(emitter, image, slot), i64(scale_atom()))
+    return slot_descriptor(emitter, image, slot, scale_atom())
 
 
 def _columns_of_image(emitter: Emitter, image: Value, first: LV) -> _Scales:
@@ -135,10 +135,7 @@ class _Product:
         a.require_fit(op, "a", self._kind, emitter.target)
         b.require_fit(op, "b", self._kind, emitter.target)
         self._a, self._b = a, b
-        self._starts = (
-            builder.add(a.address, i64(a.operand.tcgen05())),
-            builder.add(b.address, i64(b.operand.tcgen05())),
-        )
+        self._starts = (a.tcgen05(), b.tcgen05())
 
     def issue(self, place: LV, accumulate: LV) -> None:
         """Write the instructions; `place` is the address of the accumulator."""

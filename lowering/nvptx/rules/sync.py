@@ -1,7 +1,7 @@
 """Lowering of barriers and fences.
 
-Invariant: what the block does once (an arrival) is done by thread 0; what every thread needs (a
-wait, a fence of its own writes) by every thread.
+Invariant: what the block does once (an arrival), its elected thread does; what every thread needs
+(a wait, a fence of its own writes), every thread.
 """
 
 from __future__ import annotations

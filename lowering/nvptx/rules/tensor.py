@@ -24,10 +24,10 @@ from astdsl.lowering.layout.registers import (
 )
 from astdsl.lowering.layout.shared import SWIZZLES_BYTES
 from astdsl.lowering.nvptx import tensor_memory
-from astdsl.lowering.nvptx.access import slot_pointer
+from astdsl.lowering.nvptx.access import slot_offset
 from astdsl.lowering.nvptx.asm import tcgen05, wgmma
 from astdsl.lowering.nvptx.builder import Builder
-from astdsl.lowering.nvptx.descriptors import Operand, tcgen05_instruction
+from astdsl.lowering.nvptx.descriptors import UNIT_BYTES, Operand, tcgen05_instruction
 from astdsl.lowering.nvptx.function import Emitter, lowers, lowers_tile
 from astdsl.lowering.nvptx.values import LV, constant, i1, i32, i64
 from astdsl.lowering.products import (
@@ -43,6 +43,7 @@ from astdsl.lowering.target import WGMMA, Target
 
 MOST_COLUMNS = 256
 _WORD_BYTES = 4
+_WORD = 1 << 32
 # How PTX spells the element types of a product.
 PTX_TYPES = {
     "f16": "f16", "bf16": "bf16", "f32": "tf32", "tf32": "tf32", "f8e4m3": "e4m3",
@@ -152,7 +153,7 @@ def _multiply(emitter: Emitter, op: ops.MatrixMultiply) -> None:
 
 
 class Side:
-    """An operand in shared memory: its layout, and the address of its slot over 16."""
+    """An operand in shared memory: its layout, and its slot."""
 
     def __init__(
         self,
@@ -166,7 +167,15 @@ class Side:
         parts = window or tuple((0, extent) for extent in layout.shape)
         (first_i, self.extent), (first_k, self.depth) = parts[1 - k_axis], parts[k_axis]
         self.operand = Operand(layout, k_axis, (first_i, first_k))
-        self.address = slot_address(emitter, buffer, slot)
+        self._emitter, self._buffer, self._slot = emitter, buffer, slot
+
+    def wgmma(self) -> LV:
+        """Write the descriptor for wgmma."""
+        return slot_descriptor(self._emitter, self._buffer, self._slot, self.operand.wgmma())
+
+    def tcgen05(self) -> LV:
+        """Write the descriptor for tcgen05.mma."""
+        return slot_descriptor(self._emitter, self._buffer, self._slot, self.operand.tcgen05())
 
     def require_fit(self, op: Op, name: str, kind: ProductKind, target: Target) -> None:
         """Refuse a layout that products of a kind do not read."""
@@ -246,12 +255,20 @@ def _column_parts(columns: int, has: Callable[[int], bool]) -> list[tuple[int, i
     return parts
 
 
-def slot_address(emitter: Emitter, buffer: Value, slot: Sequence[Value]) -> LV:
-    """Return the address of a slot over 16, i64, the low part of a descriptor."""
+def slot_descriptor(
+    emitter: Emitter, buffer: Value, slot: Sequence[Value], constant_part: int
+) -> LV:
+    """Return the descriptor of an operand in a slot, i64: a constant part and the slot's address.
+
+    The address, over 16, is in the low word, and nothing carries from there into the high one.
+    """
     builder = emitter.builder
     numbers = [builder.cast("trunc", emitter.scalar(v), "i32") for v in slot]
-    address = builder.shared_address(slot_pointer(emitter, buffer, numbers))
-    return builder.cast("zext", builder.lshr(address, i32(4)), "i64")
+    first = builder.binary("udiv", emitter.shared_address(buffer), i32(UNIT_BYTES))
+    units = builder.add(first, slot_offset(emitter, buffer, numbers, UNIT_BYTES))
+    high, low = divmod(constant_part, _WORD)
+    words = builder.pack((builder.add(units, i32(low)), i32(high)))
+    return builder.cast("bitcast", words, "i64")
 
 
 def _multiply_wgmma(emitter: Emitter, op: ops.MatrixMultiply) -> None:
@@ -298,13 +315,13 @@ class _Values(dict[str, LV]):
         super().__init__()
         self._builder, self._operands = emitter.builder, operands
         builder = emitter.builder
-        self._b = builder.add(operands.b.address, i64(operands.b.operand.wgmma()))
+        self._b = operands.b.wgmma()
         self._registers_per_block = 0
         if operands.a is None:
             self._fragment(emitter, op.a, blocks)
             return
         side = operands.a
-        self._a = builder.add(side.address, i64(side.operand.wgmma()))
+        self._a = side.wgmma()
         if emitter.threads > emitter.target.threads_per_warpgroup:
             group = emitter.thread_digit(
                 emitter.target.threads_per_warpgroup,
@@ -354,8 +371,7 @@ def _multiply_tcgen05(emitter: Emitter, op: ops.MatrixMultiply) -> None:
     address = tensor_memory.address(emitter, op.accumulator)
     assert operands.a is not None, "the schedule multiplies slots"
     a_side, b_side = operands.a.operand, operands.b.operand
-    a = builder.add(operands.a.address, i64(a_side.tcgen05()))
-    b = builder.add(operands.b.address, i64(b_side.tcgen05()))
+    a, b = operands.a.tcgen05(), operands.b.tcgen05()
     row, at_once = tcgen05.mma(operands.kind.name), rows_of(op, emitter.target)
     blocks = -(-rows // at_once)
     with emitter.guarded(emitter.is_first_thread(), "issue"):

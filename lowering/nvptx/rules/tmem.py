@@ -3,7 +3,7 @@
 Rows of a buffer of 128 are lanes; 64 rows are 16 lanes of each warp (layout F). A load is waited
 for where it stands, so its registers may be used at once.
 
-Invariant: what one thread does for the block, products and their commits, is done by thread 0.
+Invariant: what is done once for the block, products and their commits, its elected thread does.
 """
 
 from __future__ import annotations
@@ -151,7 +151,7 @@ class _Left:
         side = Side(emitter, op.a, op.a_slot, op.a_window, 0 if op.a_transposed else 1)
         side.require_fit(op, "a", kind, emitter.target)
         self.side, self.is_k_major = side.operand, side.operand.is_k_major
-        self.start = emitter.builder.add(side.address, i64(self.side.tcgen05()))
+        self.start = side.tcgen05()
 
     def at(self, k: int) -> LV:
         """Return the operand from element k of its rows on."""
@@ -171,7 +171,7 @@ def _multiply(emitter: Emitter, op: ops.TensorMultiply) -> None:
     assert rows is not None, "tensor memory has static extents"
     accumulate = emitter.scalar(op.accumulate)
     place = column_address(emitter, op.accumulator, op.column)
-    b = builder.add(right.address, i64(right.operand.tcgen05()))
+    b = right.tcgen05()
     row = tcgen05.mma(product.kind.name, a_in_tensor_memory=left.in_tensor_memory)
     with emitter.guarded(emitter.is_first_thread(), "issue"):
         builder.asm(tcgen05.FENCE_AFTER)
