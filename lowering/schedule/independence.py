@@ -18,6 +18,7 @@ from itertools import combinations_with_replacement
 from astdsl.errors import ParallelConflict
 from astdsl.ir import ops
 from astdsl.ir.core import Block, Op, Value, walk
+from astdsl.ir.ops.control import yielded
 from astdsl.ir.rewrite import count_uses, values_made
 from astdsl.ir.types import GMEM
 from astdsl.lowering.schedule.first_step import reads_carried
@@ -45,6 +46,17 @@ def _author_says(pipeline: ops.Pipeline, axis: int, analysis: _Analysis) -> bool
             (store.span, "written by every step"),
             (pipeline.span, "the steps run side by side here"),
             help="index the window by that axis, or use `pipeline`, which keeps the order",
+        )
+    carried = analysis.carried_over(axis)
+    if carried:
+        name = pipeline.body.args[len(pipeline.axes) + carried[0]].hint
+        left = yielded(pipeline.body)[carried[0]]
+        maker = analysis.forms.makers.get(left, pipeline)
+        raise ParallelConflict(
+            f"{f'`{name}`' if name else 'a name'} is carried over axis {axis} of this `parallel`",
+            (maker.span, "what a step leaves for the next one"),
+            (pipeline.span, "the steps run side by side here"),
+            help="assign it in the body before it is read; `pipeline` keeps the order of its steps",
         )
     return True
 
@@ -82,7 +94,7 @@ class _Analysis:
         return [(value, forms[low], forms[high], forms[step]) for value, low, high, step in bounds]
 
     def is_independent(self, axis: int) -> bool:
-        if not self._carries_nothing(axis):
+        if self.carried_over(axis):
             return False
         pairs: list[tuple[ops.Window, ops.Window]]
         pairs = [*combinations_with_replacement(self.stores, 2)]
@@ -93,12 +105,13 @@ class _Analysis:
             if a.ref is b.ref and not (isinstance(a, ops.Atomic) and isinstance(b, ops.Atomic))
         )
 
-    def _carries_nothing(self, axis: int) -> bool:
-        """Whether every carried value is overwritten by the first step of the inner axes."""
-        return not any(
-            reads_carried(self.pipeline, axis + 1, k, self.forms)
+    def carried_over(self, axis: int) -> list[int]:
+        """Return the carried values that the first step of the inner axes may not overwrite."""
+        return [
+            k
             for k in range(len(self.pipeline.initial))
-        )
+            if reads_carried(self.pipeline, axis + 1, k, self.forms)
+        ]
 
     def _disjoint(self, axis: int, a: ops.Window, b: ops.Window) -> bool:
         index = self.pipeline.body.args[axis]

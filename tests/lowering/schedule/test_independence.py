@@ -183,6 +183,26 @@ def test_a_proved_conflict_is_refused_with_both_lines() -> None:
 
 
 @kernel
+def carrying(x: In[f32, "M N"], o: Out[f32, "M N"], *, axes=("parallel", "parallel")):
+    M, N = x.shape
+    total = x[0, 0]
+    with pipeline(M, cdiv(N, 16), axes=axes) as (i, j):
+        total = x[i, 0] if j == 0 else total + x[i, j]
+        o[i, tile(j, 16)] = x[i, tile(j, 16)] + total
+
+
+@pytest.mark.parametrize("axes", [("parallel", "parallel"), ("sequential", "parallel")])
+def test_a_name_carried_over_parallel_steps_is_a_conflict(axes: Any) -> None:
+    with pytest.raises(ParallelConflict, match="`total` is carried over axis 1"):
+        carrying.lower(SHAPE, axes=axes).ptx
+
+
+def test_a_name_that_the_first_step_of_the_inner_axis_sets_is_carried_over_that_one_only() -> None:
+    x = np.arange(3 * 40, dtype=np.float32).reshape(3, 40)
+    agree(carrying, lambda: (x,), targets=("sm_90a",), axes=("parallel", "sequential"))
+
+
+@kernel
 def chunks(x: In[f32, "N"], o: Out[f32, "N"], *, parts=3, b=16):
     (N,) = x.shape
     each = cdiv(cdiv(N, b), parts)
