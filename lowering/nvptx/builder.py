@@ -6,8 +6,11 @@ source location; every load, store, call and inline instruction carries that loc
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import re
+from collections import Counter
+from collections.abc import Container, Iterator, Sequence
 from contextlib import contextmanager
+from typing import NamedTuple
 
 from astdsl.lowering.nvptx import folding
 from astdsl.lowering.nvptx.asm.row import AsmRow
@@ -22,6 +25,7 @@ from astdsl.lowering.nvptx.values import (
     element_of,
     is_float,
     lanes_of,
+    repeated,
     undefined,
     vector,
 )
@@ -43,6 +47,17 @@ CASTS = frozenset(
 )
 
 
+_VALUE_NAME = re.compile(r"%v\.\d+")
+
+
+class _Lane(NamedTuple):
+    """Where a scalar was taken from, and the line that takes it."""
+
+    vector: LV
+    number: int
+    line: str
+
+
 class _Block:
     """A basic block: its phis, which may still grow, and its lines."""
 
@@ -54,10 +69,11 @@ class _Block:
         self.phis: list[Phi] = []
         self.ended = False
 
-    def text(self) -> str:
+    def text(self, unused: Container[str] = ()) -> str:
         if not self.ended:
             raise AssertionError(f"block {self.label.name} does not end in a branch or return")
-        return "\n".join([f"{self.label.name}:", *(phi.text() for phi in self.phis), *self.lines])
+        lines = [line for line in self.lines if line not in unused] if unused else self.lines
+        return "\n".join([f"{self.label.name}:", *(phi.text() for phi in self.phis), *lines])
 
 
 class Phi:
@@ -92,6 +108,7 @@ class Builder:
         self.parameters = parameters
         self._names = 0
         self._blocks: dict[str, _Block] = {}
+        self._lanes: dict[str, _Lane] = {}
         self._lines: LineTable | None = None
         self._debug = ""
         self._block = self._new_block(Label("entry"))
@@ -135,7 +152,17 @@ class Builder:
         """Print the body of the kernel, from the attributes after its parameters on."""
         debug = f" !dbg {self._lines.subprogram}" if self._lines else ""
         blocks = "\n".join(block.text() for block in self._blocks.values())
+        unused = self._unused_lanes(blocks)
+        if unused:
+            blocks = "\n".join(block.text(unused) for block in self._blocks.values())
         return f"{debug} {{\n{blocks}\n}}"
+
+    def _unused_lanes(self, text: str) -> set[str]:
+        """Return the lines of the lanes that nothing names: vectors were used whole."""
+        if not self._lanes:
+            return set()
+        named = Counter(_VALUE_NAME.findall(text))
+        return {lane.line for name, lane in self._lanes.items() if named[name] == 1}
 
     def binary(self, operation: str, left: LV, right: LV, flags: str = "") -> LV:
         """Apply or fold an arithmetic instruction; `flags` are LLVM's (``nsw``, ``contract``)."""
@@ -263,18 +290,57 @@ class Builder:
         return self._value(into.type, f"insertelement {into.typed}, {value.typed}, i32 {lane}")
 
     def pack(self, values: Sequence[LV]) -> LV:
-        """Make a vector out of scalars."""
+        """Make a vector out of scalars, or of the vectors whose lanes they are."""
+        if values[0].is_constant and values.count(values[0]) == len(values):
+            return repeated(values[0], len(values))
+        whole = self.vectors(values) or ()
+        if len(whole) == 1:
+            return whole[0]
+        if len(whole) == 2 and whole[0].type == whole[1].type:
+            return self.shuffle(*whole, range(len(values)))
         packed = undefined(vector(len(values), values[0].type))
         for lane, value in enumerate(values):
             packed = self.insert(packed, value, lane)
         return packed
 
+    def together(self, values: Sequence[LV], width: int) -> list[LV]:
+        """Make vectors of `width` neighbours each; width 1 leaves scalars."""
+        if width == 1:
+            return list(values)
+        return [self.pack(values[k : k + width]) for k in range(0, len(values), width)]
+
     def unpack(self, value: LV) -> list[LV]:
-        """Split a vector into scalars."""
-        return [self.extract(value, lane) for lane in range(lanes_of(value.type))]
+        """Split a vector into scalars; those that are never used cost nothing."""
+        lanes = []
+        for number in range(lanes_of(value.type)):
+            lane = self.extract(value, number)
+            self._lanes[lane.name] = _Lane(value, number, self._block.lines[-1])
+            lanes.append(lane)
+        return lanes
+
+    def vectors(self, values: Sequence[LV]) -> list[LV] | None:
+        """Return the vectors whose lanes `values` are, one after the other and each in full.
+
+        None if some value is no lane, or not in its vector's order.
+        """
+        found: list[LV] = []
+        expected, count = 0, 0
+        for value in values:
+            lane = self._lanes.get(value.name)
+            if lane is None or lane.number != expected:
+                return None
+            if expected == 0:
+                found.append(lane.vector)
+                count = lanes_of(lane.vector.type)
+            elif lane.vector != found[-1]:
+                return None
+            expected = (expected + 1) % count
+        return None if expected else found
 
     def splat(self, value: LV, lanes: int) -> LV:
         """Make a vector with `value` in every lane."""
+        if value.is_constant:
+            return repeated(value, lanes)
         first = self.insert(undefined(vector(lanes, value.type)), value, 0)
         return self.shuffle(first, first, (0,) * lanes)
 

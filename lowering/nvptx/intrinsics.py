@@ -48,7 +48,9 @@ class Signature(NamedTuple):
 
 
 _FLOATS = ("half", "bfloat", "float", "double")
-_FLOAT_PAIRS = ("<2 x half>", "<2 x bfloat>", "<2 x float>")
+_FLOAT_VECTORS = tuple(
+    f"<{lanes} x {type}>" for type in ("half", "bfloat", "float") for lanes in (2, 4, 8)
+)
 _INTEGERS = ("i8", "i16", "i32", "i64")
 _UNARY, _BINARY, _TERNARY = ("T",), ("T", "T"), ("T", "T", "T")
 
@@ -63,12 +65,10 @@ _FLOAT_FAMILIES = (
         for name in ("floor", "ceil", "trunc", "rint", "roundeven", "round")
     ),
     _float_family("sqrt", _UNARY, _FLOATS),
-    _float_family("fabs", _UNARY, _FLOATS + _FLOAT_PAIRS),
-    *(
-        _float_family(name, _BINARY, _FLOATS)
-        for name in ("minimum", "maximum", "minnum", "maxnum", "copysign")
-    ),
-    _float_family("fma", _TERNARY, _FLOATS + _FLOAT_PAIRS),
+    _float_family("fabs", _UNARY, _FLOATS + _FLOAT_VECTORS),
+    *(_float_family(name, _BINARY, _FLOATS + _FLOAT_VECTORS) for name in ("minimum", "maximum")),
+    *(_float_family(name, _BINARY, _FLOATS) for name in ("minnum", "maxnum", "copysign")),
+    _float_family("fma", _TERNARY, _FLOATS + _FLOAT_VECTORS),
     _float_family("exp2", _UNARY, ("half", "bfloat", "float")),
 )
 

@@ -21,10 +21,8 @@ PASSES = (
     "sroa",
     "instruction_combine",
     "simplify_cfg",
-    # Address arithmetic that tiles share is done once, and combined once more.
+    # Address arithmetic that tiles share is done once.
     "new_gvn",
-    "instruction_combine",
-    "simplify_cfg",
     "aggressive_dce",
 )
 """What pays for the code that we write: LLVM's own level 1 takes twice as long for the same

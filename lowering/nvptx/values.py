@@ -35,6 +35,11 @@ class LV(NamedTuple):
         """Spell the value as an operand: ``i32 %v7``."""
         return f"{self.type} {self.name}"
 
+    @property
+    def is_constant(self) -> bool:
+        """Whether it is written as a number and not by a name."""
+        return self.name[0] not in "%@"
+
 
 class Label(NamedTuple):
     """The name of a basic block, without the percent sign."""
@@ -59,6 +64,11 @@ def element_of(type: str) -> str:
     """Give the element type of a vector; of a scalar, itself."""
     match = _VECTOR.fullmatch(type)
     return match[2] if match else type
+
+
+def with_element(type: str, element: str) -> str:
+    """Spell a type of as many lanes as `type` has, of another element."""
+    return element if element_of(type) == type else vector(lanes_of(type), element)
 
 
 @cache
@@ -91,16 +101,19 @@ def constant(type: str, value: float | int | bool) -> LV:
     the exact bits, so that NaN, infinities and the sign of zero survive.
     """
     element = element_of(type)
-    text = _scalar_text(element, value)
-    if element == type:
-        return LV(type, text)
-    return LV(type, "<" + ", ".join([f"{element} {text}"] * lanes_of(type)) + ">")
+    scalar = LV(element, _scalar_text(element, value))
+    return scalar if element == type else repeated(scalar, lanes_of(type))
 
 
 def vector_constant(element: str, values: tuple[float, ...]) -> LV:
     """Make a vector constant with one value for each lane."""
     lanes = ", ".join(f"{element} {_scalar_text(element, value)}" for value in values)
     return LV(vector(len(values), element), f"<{lanes}>")
+
+
+def repeated(value: LV, lanes: int) -> LV:
+    """Make a vector constant with a constant in every lane."""
+    return LV(vector(lanes, value.type), f"<{', '.join([value.typed] * lanes)}>")
 
 
 def undefined(type: str) -> LV:

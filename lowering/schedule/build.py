@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from astdsl.ir import ops
 from astdsl.ir.core import Block, Op, Value
-from astdsl.ir.dtypes import boolean, i32, i64
+from astdsl.ir.dtypes import boolean, i32, i64, u32
 from astdsl.ir.rewrite import clone_op
 from astdsl.ir.types import INDEX, TileType, scalar
 from astdsl.lowering.windows import Forms
@@ -80,9 +80,25 @@ class Maker:
         """Write `x` as i32."""
         return self.add_op(ops.Cast(span=self.span, x=x, dtype=i32)).result
 
+    def to_u32(self, x: Value) -> Value:
+        """Write `x` as u32."""
+        return self.add_op(ops.Cast(span=self.span, x=x, dtype=u32)).result
+
     def to_index(self, x: Value) -> Value:
         """Write `x` as i64."""
         return self.add_op(ops.Cast(span=self.span, x=x, dtype=i64)).result
+
+    def digits(self, number: Value, counts: Sequence[Value]) -> list[Value]:
+        """Write where a step is along each axis; `counts` are the steps of all but the first.
+
+        The last axis is the fastest.
+        """
+        found, rest = list[Value](), number
+        for count in reversed(counts):
+            quotient = self.divide(rest, count)
+            found.insert(0, self.subtract(rest, self.multiply(quotient, count)))
+            rest = quotient
+        return [rest, *found]
 
     def trip_count(self, low: Value, high: Value, step: Value) -> Value:
         """Write `len(range(low, high, step))`: `max(0, ceil((high - low) / step))`, any sign."""

@@ -237,17 +237,10 @@ def _row_major_positions(
     mapping: dict[Value, Value],
 ) -> list[Value]:
     """Write a block's position along each axis; divisions are 32 bit, as block numbers are."""
-    if len(axes) == 1:
-        return [block]
-    positions: list[Value] = []
-    rest = maker.to_i32(block)
-    for axis in reversed(axes):
-        number = rest
-        if axis != axes[0]:
-            count = maker.to_i32(_count(maker, pipeline, axis, mapping))
-            number, rest = maker.remainder(rest, count), maker.divide(rest, count)
-        positions.insert(0, maker.to_index(number))
-    return positions
+    if len(axes) < 2:
+        return [block] * len(axes)
+    counts = [maker.to_u32(_count(maker, pipeline, axis, mapping)) for axis in axes[1:]]
+    return [maker.to_index(digit) for digit in maker.digits(maker.to_u32(block), counts)]
 
 
 def _ordered_positions(

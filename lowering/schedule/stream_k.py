@@ -148,11 +148,7 @@ class StreamedParts(Cut):
 
     def _indices(self, maker: Maker, tile: Value) -> list[Value]:
         """Write the indices of the outer pipeline's step of a number."""
-        outer, rest, positions = self.nest.outer, tile, list[Value]()
-        for count in reversed(self.counts[1:]):
-            positions.insert(0, maker.remainder(rest, count))
-            rest = maker.divide(rest, count)
-        positions.insert(0, rest)
+        outer, positions = self.nest.outer, maker.digits(tile, self.counts[1:])
         axes = zip(outer.body.args, outer.lows, outer.steps, positions, strict=True)
         found = []
         for arg, low, step, position in axes:

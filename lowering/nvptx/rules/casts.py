@@ -17,8 +17,13 @@ from astdsl.lowering.layout.registers import Layout
 from astdsl.lowering.nvptx.asm import arith
 from astdsl.lowering.nvptx.builder import Builder
 from astdsl.lowering.nvptx.function import Emitter, llvm_type, lowers_tile
-from astdsl.lowering.nvptx.rules.elements import is_narrow, lowers_elements
-from astdsl.lowering.nvptx.values import LV, constant, i32
+from astdsl.lowering.nvptx.rules.elements import (
+    PACKED_DTYPES,
+    is_narrow,
+    lowers_elements,
+    unpacked,
+)
+from astdsl.lowering.nvptx.values import LV, constant, i32, with_element
 from astdsl.lowering.small_floats import SMALL
 
 _TF32_DROPPED_BITS = 13
@@ -50,7 +55,9 @@ def _all_converted(
         values = [read(builder, x) for x in values] if read else _unpacked(builder, source, values)
         source = f32
     if target not in SMALL:
-        return [converted(emitter, source, target, x) for x in values]
+        vectors = builder.vectors(values) if {source, target} <= PACKED_DTYPES else None
+        found = [converted(emitter, source, target, x) for x in vectors or values]
+        return unpacked(emitter, found) if vectors else found
     singles = [_to_single(emitter, source, x) for x in values]
     write = _WRITTEN.get(target)
     return [write(builder, x) for x in singles] if write else _packed(builder, target, singles)
@@ -234,9 +241,9 @@ def _to_float(emitter: Emitter, source: DType, target: DType, x: LV) -> LV:
 
 def _between_floats(emitter: Emitter, source: DType, target: DType, x: LV) -> LV:
     if source.bits == target.bits and is_narrow(source):  # f16, bf16: through f32 alone, exact
-        x, source = emitter.builder.cast("fpext", x, "float"), f32
+        x, source = emitter.builder.cast("fpext", x, with_element(x.type, "float")), f32
     operation = "fptrunc" if target.bits < source.bits else "fpext"
-    return emitter.builder.cast(operation, x, llvm_type(target))
+    return emitter.builder.cast(operation, x, with_element(x.type, llvm_type(target)))
 
 
 def _to_integer(emitter: Emitter, source: DType, target: DType, x: LV) -> LV:

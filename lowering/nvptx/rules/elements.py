@@ -9,15 +9,28 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
+from astdsl.ir import ops
 from astdsl.ir.core import Op
-from astdsl.ir.dtypes import DType, f32
+from astdsl.ir.dtypes import DType, bf16, f16, f32
 from astdsl.lowering.layout.registers import Layout
 from astdsl.lowering.nvptx.function import Emitter, lowers_tile
-from astdsl.lowering.nvptx.values import LV
+from astdsl.lowering.nvptx.values import LV, lanes_of
+from astdsl.lowering.target import PACKED_F32
 
 # What an operation writes for one element: from it and its operands, or from their dtype.
 OpRule: TypeAlias = Callable[..., LV]
 ElementRule: TypeAlias = Callable[..., LV]
+
+
+# What is written once for a vector where the operands are lanes of vectors, as they were loaded:
+# LLVM has packed instructions for it or splits it at no cost, and has less to read.
+_PACKED: frozenset[type[Op]] = frozenset(
+    (
+        *(ops.Add, ops.Subtract, ops.Multiply, ops.Fma, ops.Negate, ops.Absolute),
+        *(ops.Minimum, ops.Maximum),
+    )
+)
+PACKED_DTYPES = frozenset((f32, f16, bf16))
 
 
 def lowers_elements(*kinds: type[Op]) -> Callable[[OpRule], OpRule]:
@@ -26,6 +39,10 @@ def lowers_elements(*kinds: type[Op]) -> Callable[[OpRule], OpRule]:
     def register(rule: OpRule) -> OpRule:
         def lower(emitter: Emitter, op: Any, layout: Layout) -> Sequence[LV]:
             columns = [emitter.get(value, layout) for value in op.operands]
+            if type(op) in _PACKED and op.result.tile.dtype in PACKED_DTYPES:
+                rows = _rows_of_vectors(emitter, columns)
+                if rows:
+                    return unpacked(emitter, [rule(emitter, op, *row) for row in rows])
             made: dict[tuple[LV, ...], LV] = {}
             for row in zip(*columns, strict=True):
                 if row not in made:
@@ -36,6 +53,48 @@ def lowers_elements(*kinds: type[Op]) -> Callable[[OpRule], OpRule]:
         return rule
 
     return register
+
+
+def unpacked(emitter: Emitter, vectors: Sequence[LV]) -> list[LV]:
+    """Split vectors into scalars, one after the other; scalars stay."""
+    unpack = emitter.builder.unpack
+    return [
+        lane for each in vectors for lane in (unpack(each) if lanes_of(each.type) > 1 else (each,))
+    ]
+
+
+def _rows_of_vectors(emitter: Emitter, columns: Sequence[Sequence[LV]]) -> list[tuple[LV, ...]]:
+    """Return the operands as vectors of equal types; nothing if they are not."""
+    wide = [emitter.builder.vectors(column) for column in columns]
+    known = next((column for column in wide if column), None)
+    if known is None:
+        return []
+    lanes = [lanes_of(each.type) for each in known]
+    spread = [
+        found or _repeated(emitter, column, lanes)
+        for found, column in zip(wide, columns, strict=True)
+    ]
+    rows = list(zip(*(column or () for column in spread), strict=False))
+    return rows if all(len({each.type for each in row}) == 1 for row in rows) else []
+
+
+def _repeated(emitter: Emitter, column: Sequence[LV], lanes: Sequence[int]) -> list[LV] | None:
+    """Return vectors of `lanes` of a column that is the same in all lanes of each.
+
+    Numbers cost nothing; registers are repeated where there are packed instructions.
+    """
+    made: dict[tuple[LV, int], LV] = {}
+    found, place = [], 0
+    packs = column[0].type != "float" or emitter.target.has(PACKED_F32)
+    for count in lanes:
+        first = column[place]
+        if column[place : place + count].count(first) != count or not (packs or first.is_constant):
+            return None
+        if (first, count) not in made:
+            made[first, count] = emitter.builder.splat(first, count)
+        found.append(made[first, count])
+        place += count
+    return found
 
 
 def is_narrow(dtype: DType) -> bool:

@@ -53,6 +53,7 @@ def _gather(emitter: Emitter, op: ops.Gather, layout: Layout) -> Sequence[LV]:
         inside,
         lambda: _gather_wide(emitter, GlobalElements(emitter, op, layout), width, op.fill),
         lambda: load_guarded(emitter, GlobalElements(emitter, op, layout), op),
+        width,
     )
 
 

@@ -15,7 +15,8 @@ from astdsl.ir.dtypes import DType
 from astdsl.ir.rewrite import replace_fields
 from astdsl.ir.types import GMEM
 from astdsl.lowering.layout.registers import Layout, blocked
-from astdsl.lowering.nvptx.access import GlobalWindow, SharedWindow, slot_pointer
+from astdsl.lowering.layout.shared import BARRIER_BYTES
+from astdsl.lowering.nvptx.access import GlobalWindow, SharedWindow, slot_offset
 from astdsl.lowering.nvptx.asm import barriers, copies
 from astdsl.lowering.nvptx.asm.memory import PREFETCH_L2, guarded_load, guarded_store
 from astdsl.lowering.nvptx.function import (
@@ -26,6 +27,7 @@ from astdsl.lowering.nvptx.function import (
     lowers,
     lowers_tile,
 )
+from astdsl.lowering.nvptx.rules.elements import unpacked
 from astdsl.lowering.nvptx.values import LV, Label, i1, i32, i64, vector
 from astdsl.lowering.tensor_maps import Piece, pieces
 
@@ -63,6 +65,7 @@ def _load_global(emitter: Emitter, op: ops.Load, layout: Layout) -> list[LV]:
         inside,
         lambda: _load_wide(emitter, GlobalWindow(emitter, op, layout), width),
         lambda: load_guarded(emitter, GlobalWindow(emitter, op, layout), op),
+        width,
     )
 
 
@@ -103,15 +106,21 @@ def _guarded_load(emitter: Emitter, kind: str, address: LV, inside: LV, outside:
 
 
 def choose(
-    emitter: Emitter, condition: LV, yes: Callable[[], list[LV]], no: Callable[[], list[LV]]
+    emitter: Emitter,
+    condition: LV,
+    yes: Callable[[], list[LV]],
+    no: Callable[[], list[LV]],
+    width: int,
 ) -> list[LV]:
-    """Write both arms and return the registers of the one that is taken."""
-    (first, source), (second, other) = in_arms(emitter, condition, yes, no)
-    phis = [emitter.builder.phi(v.type) for v in first]
+    """Write both arms and return the registers of the one taken, `width` of them as one vector."""
+    builder = emitter.builder
+    arms = [lambda arm=arm: builder.together(arm(), width) for arm in (yes, no)]
+    (first, source), (second, other) = in_arms(emitter, condition, *arms)
+    phis = [builder.phi(v.type) for v in first]
     for phi, one, two in zip(phis, first, second, strict=True):
         phi.add(one, source)
         phi.add(two, other)
-    return [phi.value for phi in phis]
+    return unpacked(emitter, [phi.value for phi in phis])
 
 
 def in_arms(
@@ -278,7 +287,7 @@ def _each_piece(
     layout = emitter.shared.layouts[op.buffer]
     slots = [builder.cast("trunc", emitter.scalar(v), "i32") for v in op.slot]
     starts = [_coordinate(emitter, emitter.scalar(v)) for v in op.starts]
-    pointer = slot_pointer(emitter, op.buffer, slots)
+    first = builder.add(emitter.shared_address(op.buffer), slot_offset(emitter, op.buffer, slots))
     split = pieces(op, layout)
     tensor_map = emitter.arguments[op.ref].maps[split.key]
     for piece in split.pieces:
@@ -286,8 +295,7 @@ def _each_piece(
             builder.add(starts[axis], i32(move))
             for axis, move in zip(split.key[0], piece.moves, strict=True)
         ]
-        slot = builder.gep("i8", pointer, i32(piece.offset_bytes))
-        act(piece, place, builder.shared_address(slot), tensor_map)
+        act(piece, place, builder.add(first, i32(piece.offset_bytes)), tensor_map)
 
 
 def _coordinate(emitter: Emitter, start: LV) -> LV:
@@ -350,6 +358,6 @@ def _wait_group(emitter: Emitter, op: ops.WaitGroup) -> None:
 def barrier_address(emitter: Emitter, barrier: object, index: object) -> LV:
     """Return the 32-bit shared address of one mbarrier of an array."""
     builder = emitter.builder
-    base = emitter.shared_place(barrier)  # type: ignore[arg-type]
+    base = emitter.shared_address(barrier)  # type: ignore[arg-type]
     number = builder.cast("trunc", emitter.scalar(index), "i32")  # type: ignore[arg-type]
-    return builder.shared_address(builder.gep("i64", base, number))
+    return builder.add(base, builder.mul(number, i32(BARRIER_BYTES)))
