@@ -139,7 +139,16 @@ def _track(memory: GlobalMemory, unwritten: Unwritten) -> None:
     allocation = memory.find(int(np.lib.array_utils.byte_bounds(array)[0]))
     if allocation is None:
         raise DeviceFault("E203", "an array in `uninitialised` is not among the arguments")
-    unwritten.written = allocation.track(unwritten.written)
+    try:
+        unwritten.written = allocation.track(unwritten.written)
+    except MemoryError:
+        raise DeviceFault(
+            "E203",
+            f"{allocation.name} spans {allocation.data.size} bytes from its first element to its "
+            "last, more than there is memory to note which of them are written",
+            help="pass an array whose elements lie closer together, or one that holds initial "
+            "values (`InOut`, or `Out` with a number), of which nothing is noted",
+        ) from None
 
 
 def _variable(memory: GlobalMemory, variable: Variable) -> int:

@@ -27,6 +27,7 @@ __all__ = [
     "BY_MBARRIER",
     "N_ASYNC",
     "SCOPES",
+    "BlockClocks",
     "Channel",
     "Clocks",
     "Who",
@@ -54,9 +55,9 @@ class Clocks:
     `reach` neighbouring blocks know of each other: those of a cluster, unless told otherwise.
     """
 
-    def __init__(self, m: Machine, reach: int | None = None) -> None:
+    def __init__(self, m: Machine, reach: int | None = None, n_warps: int | None = None) -> None:
         self._m = m
-        self.n_warps = -(-m.n_threads // 32)
+        self.n_warps = -(-m.n_threads // 32) if n_warps is None else n_warps
         reach = m.launch.cluster_size if reach is None else reach
         self.n_actors = reach * self.n_warps + N_ASYNC
         self.known = np.zeros((m.n_blocks, self.n_warps, self.n_actors), np.int32)
@@ -68,21 +69,21 @@ class Clocks:
         self._seen: dict[int, Array] = {}
         rows, own = np.arange(m.n_blocks)[:, None], np.arange(self.n_warps)
         self.known[rows, own, self.actors(rows, own)] = _ALWAYS
-        self._places: list[int | str] = [0]
+        self.places: list[int | str] = [0]
 
     @property
     def now(self) -> int:
         """Return the present time."""
-        return len(self._places) - 1
+        return len(self.places) - 1
 
     def tick(self, place: str | None = None) -> int:
         """Begin the next moment, at the current instruction or at the place told."""
-        self._places.append(self._m.pc if place is None else place)
-        return len(self._places) - 1
+        self.places.append(self._m.pc if place is None else place)
+        return len(self.places) - 1
 
     def place_text(self, time: int) -> str:
         """Return where what happened at a time was issued, for reports."""
-        place = self._places[time]
+        place = self.places[time]
         return place if isinstance(place, str) else self._m.place_text(place)
 
     def warps(self, lanes: Lanes) -> tuple[Array, Array]:
@@ -204,6 +205,18 @@ class Clocks:
     def know_async(self, lanes: Lanes) -> None:
         """Let warps know what the async proxy has done so far in groups: they waited for one."""
         self.known[self.mask(lanes), BY_GROUP] = self.now
+
+
+class BlockClocks(Clocks):
+    """Clocks of whole blocks: what one warp of a block knows, all of them do."""
+
+    def __init__(self, m: Machine) -> None:
+        super().__init__(m, reach=m.n_blocks, n_warps=1)
+
+    def warps(self, lanes: Lanes) -> tuple[Array, Array]:
+        """Return the block of every lane, and its one actor."""
+        blocks = self._m.block_of[lanes.sel]
+        return blocks, np.zeros_like(blocks)
 
 
 class Channel:

@@ -144,9 +144,8 @@ class Transfer:
         """Write the inside units to global memory."""
         if self.inside is not None and not self.inside.any():
             return
-        owners = self.m.memory.globals.owners
-        if owners is not None:
-            owners.copy(self, self._global_index()[0])
+        if self.m.memory.globals.races is not None:
+            self.m.memory.globals.races.copy_out(self, values)
         if self._is_plain:
             allocation = self._allocation(self.addresses)
             self._require_writable(allocation)
@@ -165,6 +164,8 @@ class Transfer:
         """Combine the inside units, elements of `dtype`, with global memory, box after box."""
         if self.inside is not None and not self.inside.any():
             return
+        if self.m.memory.globals.races is not None:
+            self.m.memory.globals.races.copy_out(self, None)
         allocation, at = self._global_index()
         self._require_writable(allocation)
         view = allocation.view(self.unit_bytes)[1].view(dtype)
@@ -239,6 +240,8 @@ def issue_load(transfer: Transfer, barrier_rows: Array, barrier_offsets: Array) 
     if m.guard is not None:
         m.guard.begin_write(operation, transfer.lanes, chunks)
         m.guard.require_shown(transfer.lanes, barrier_rows, barrier_offsets)
+    if m.memory.globals.races is not None:
+        m.memory.globals.races.copy_in(transfer)
     m.asynchronous.issue(operation)
 
 

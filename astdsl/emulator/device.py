@@ -17,11 +17,11 @@ from astdsl.emulator.asynchronous import Completion
 from astdsl.emulator.constancy import Constancy
 from astdsl.emulator.faults import DeviceFault
 from astdsl.emulator.global_memory import GlobalMemory
+from astdsl.emulator.global_races import GlobalRaces
 from astdsl.emulator.limits import Triple, check_launch, cluster_of, triple
 from astdsl.emulator.machine import Fences, Launch, Machine, Sums
 from astdsl.emulator.memory import Memory
 from astdsl.emulator.orders import Order
-from astdsl.emulator.owners import Owners
 from astdsl.emulator.program import Program, prepare
 from astdsl.emulator.registers import RegisterFile
 from astdsl.emulator.row_memory import RowMemory
@@ -110,8 +110,8 @@ def run(
     memory = GlobalMemory()
     if check and program.loads_constants:
         memory.constancy = Constancy()
-    if check and exclusive and not program.meets_other_blocks:
-        memory.owners = Owners(crew_threads)
+    if check:
+        memory.races = GlobalRaces(exclusive=exclusive, crew_threads=crew_threads)
     grid3, block3 = triple(grid), triple(block)
     cluster3 = cluster_of(program.kernel, cluster)
     total_bytes = program.layout.dynamic_start + shared_bytes

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from astdsl.emulator.global_races import GlobalRaces
     from astdsl.emulator.lanes import Lanes
     from astdsl.emulator.machine import Machine
-    from astdsl.emulator.owners import Owners
 
 # Widest single element that NumPy gathers in one go.
 _WIDE = np.dtype(np.complex128)
@@ -98,9 +97,7 @@ class GlobalMemory:
         self._keep: list[object] = []
         # Set for a launch that loads constants: `ld.global.nc`.
         self.constancy: Constancy | None = None
-        # Set for a launch whose blocks may not store in one place.
-        self.owners: Owners | None = None
-        # Set for a machine whose blocks meet in global memory.
+        # Set for a launch in which races are looked for.
         self.races: GlobalRaces | None = None
 
     def add(self, allocation: Allocation) -> Allocation:
@@ -173,8 +170,6 @@ class GlobalMemory:
                 self.constancy.note(m, lanes, allocation, addresses, width, stores=True)
             if self.races is not None:
                 self.races.write(m, lanes, allocation, addresses, values)
-            if self.owners is not None:
-                self.owners.write(m, lanes, allocation, addresses, width)
             _scatter(allocation, addresses, values, width)
             return
         pieces = self._pieces(m, lanes, addresses, width)
@@ -182,8 +177,6 @@ class GlobalMemory:
             self._writable(m, lanes, found, mask)
             if self.races is not None:
                 self.races.write(m, lanes.where(mask), found, addresses[mask], values[mask])
-            if self.owners is not None:
-                self.owners.write(m, lanes.where(mask), found, addresses[mask], width)
             _scatter(found, addresses[mask], values[mask], width)
 
     def note_constant(self, m: Machine, lanes: Lanes, addresses: Array, width: int) -> None:

@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from astdsl.emulator.barrier_phases import BarrierPhases
-from astdsl.emulator.clocks import Clocks, Who
+from astdsl.emulator.clocks import Clocks
 from astdsl.emulator.farewells import Farewells
-from astdsl.emulator.global_races import GlobalRaces
 from astdsl.emulator.ledger import Ledger, Strength, word_keys
 from astdsl.emulator.mbarriers import BARRIER_BYTES, mbarriers_of
 from astdsl.emulator.races import SharedRaces
@@ -84,9 +83,10 @@ class SharedGuard:
         self.clocks = Clocks(m)
         self.races = SharedRaces(m, self.clocks)
         self._ledgers = [Ledger(m, self.clocks)]
-        m.memory.globals.races = GlobalRaces.of(m)
-        if m.memory.globals.races is not None:
-            self._ledgers.append(Ledger(m, m.memory.globals.races.clocks))
+        races = m.memory.globals.races
+        wider = None if races is None else races.begin(m, self.clocks)
+        if wider is not None:
+            self._ledgers.append(Ledger(m, wider))
         self._farewells = Farewells(m, self.clocks) if m.launch.cluster_size > 1 else None
         self._phases = BarrierPhases(m, self.clocks)
         # What is accessed now is strong: no race with what is strong too.
@@ -146,49 +146,48 @@ class SharedGuard:
 
     def arrive(self, lanes: Lanes, numbers: Array, completed: Array | bool) -> None:
         """Note that warps arrive at block barriers; some of them may have completed a phase."""
-        who = self.clocks.warps(lanes)
         self._phases.arrive(lanes, numbers, completed)
         for ledger in self._ledgers:
+            who = ledger.clocks.warps(lanes)
             ledger.block_barriers.give(who, who[0], numbers)
 
     def passed(self, lanes: Lanes, numbers: Array) -> None:
         """Note that warps pass block barriers."""
-        who = self.clocks.warps(lanes)
         for ledger in self._ledgers:
+            who = ledger.clocks.warps(lanes)
             ledger.block_barriers.take(who, who[0], numbers)
-        self.races.meet(who)
+        self.races.meet(self.clocks.warps(lanes))
 
     def arrive_cluster(self, lanes: Lanes, *, relaxed: int | None = None) -> None:
         """Note that warps arrive at the barriers of their clusters."""
-        who, clusters = self._at_cluster(lanes)
         for ledger in self._ledgers:
+            who = ledger.clocks.warps(lanes)
+            clusters = who[0] // self._m.launch.cluster_size
             ledger.cluster_barriers.give(who, clusters, clusters * 0, relaxed=relaxed)
         if self._farewells is not None:
             self._farewells.arrive(lanes)
 
     def pass_cluster(self, lanes: Lanes) -> None:
         """Note that warps pass the barriers of their clusters."""
-        who, clusters = self._at_cluster(lanes)
         for ledger in self._ledgers:
+            who = ledger.clocks.warps(lanes)
+            clusters = who[0] // self._m.launch.cluster_size
             ledger.cluster_barriers.take(who, clusters, clusters * 0)
-        self.races.meet(who)
+        self.races.meet(self.clocks.warps(lanes))
         if self._farewells is not None:
             self._farewells.met(lanes)
-
-    def _at_cluster(self, lanes: Lanes) -> tuple[Who, Array]:
-        who = self.clocks.warps(lanes)
-        return who, who[0] // self._m.launch.cluster_size
 
     def arrive_mbarrier(
         self, lanes: Lanes, rows: Array, offsets: Array, *, relaxed: int | None = None
     ) -> None:
         """Note that warps arrive at mbarriers."""
         self.races.touch(lanes, rows, offsets, BARRIER_BYTES)
-        who, columns = self.clocks.warps(lanes), self._barriers.columns(offsets)
+        columns = self._barriers.columns(offsets)
         own = self.races.untold(lanes)
         self._farewells_note(lanes, rows)
         for ledger in self._ledgers:
             past = own if ledger.clocks is self.clocks else None
+            who = ledger.clocks.warps(lanes)
             ledger.mbarriers.give(who, rows, columns, relaxed=relaxed, own=past)
 
     def pass_mbarrier(
@@ -196,10 +195,10 @@ class SharedGuard:
     ) -> None:
         """Note that warps have seen phases of mbarriers complete."""
         self.races.touch(lanes, rows, offsets, BARRIER_BYTES)
-        who, columns = self.clocks.warps(lanes), self._barriers.columns(offsets)
+        columns = self._barriers.columns(offsets)
         for ledger in self._ledgers:
-            ledger.mbarriers.take(who, rows, columns, relaxed=relaxed)
-        self.races.meet_whole(who)
+            ledger.mbarriers.take(ledger.clocks.warps(lanes), rows, columns, relaxed=relaxed)
+        self.races.meet_whole(self.clocks.warps(lanes))
 
     def complete_mbarrier(self, rows: Array, offsets: Array) -> None:
         """Note that an asynchronous operation has completed at mbarriers."""
@@ -229,9 +228,10 @@ class SharedGuard:
         self, lanes: Lanes, space: str, addresses: Array, strength: Strength, *, reads: bool
     ) -> None:
         """Note that warps read strong words, or write them, and what order that makes."""
-        keys, who = word_keys(self._m, lanes, space, addresses), self.clocks.warps(lanes)
+        keys = word_keys(self._m, lanes, space, addresses)
         for ledger in self._ledgers:
-            (ledger.take if reads else ledger.give)(who, keys, strength)
+            act = ledger.take if reads else ledger.give
+            act(ledger.clocks.warps(lanes), keys, strength)
 
     # Asynchronous accesses.
 

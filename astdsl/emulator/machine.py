@@ -149,9 +149,7 @@ class Machine:
         self.end_hooks: list[Callable[[Lanes], None]] = []
         self.exit_checks: list[Callable[[Array, Lanes], None]] = []
         self.guard: SharedGuard | None = None
-        memory.globals.races = None
-        if launch.check and (program.is_asynchronous or memory.shared.size_bytes
-                             or program.meets_other_blocks):  # fmt: skip
+        if launch.check:
             self.guard = SharedGuard(self)
         memory.guard = self.guard
 

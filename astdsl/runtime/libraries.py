@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from astdsl.errors import BadArgument, DeviceUnavailable, UnsupportedFeature
+from astdsl.errors import BadArgument, DeviceError, DeviceUnavailable, UnsupportedFeature
 from astdsl.ir.dtypes import BY_NAME, BY_NUMPY, DType, u8
 from astdsl.runtime import dlpack
 from astdsl.runtime.arrays import ArrayView, Where, strides_in_elements, view_of_numpy
@@ -226,7 +226,14 @@ def allocate(like: object, shape: tuple[int, ...], dtype: DType, where: Where) -
             where.place,
             help=f"pass `{where.name}`",
         )
-    return make(like, shape, dtype)
+    try:
+        return make(like, shape, dtype)
+    except (MemoryError, ValueError):  # more than there is, or than NumPy counts
+        raise DeviceError(
+            f"there is no memory for the omitted output `{where.name}` of {shape} {dtype.name}",
+            where.place,
+            help=f"pass `{where.name}`, or call the kernel for parts of it",
+        ) from None
 
 
 def _numpy_empty(like: object, shape: tuple[int, ...], dtype: DType) -> Any:
@@ -234,7 +241,10 @@ def _numpy_empty(like: object, shape: tuple[int, ...], dtype: DType) -> Any:
 
 
 def _torch_empty(like: Any, shape: tuple[int, ...], dtype: DType) -> Any:
-    return like.new_empty(shape, dtype=getattr(sys.modules["torch"], TORCH_NAMES[dtype.name]))
+    try:
+        return like.new_empty(shape, dtype=getattr(sys.modules["torch"], TORCH_NAMES[dtype.name]))
+    except RuntimeError as error:  # what PyTorch raises, whatever the reason, for the CPU too
+        raise MemoryError(str(error)) from None
 
 
 def _cupy_empty(like: Any, shape: tuple[int, ...], dtype: DType) -> Any:

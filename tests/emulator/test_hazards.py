@@ -75,8 +75,12 @@ HAZARDS = {
     "divided-warp": "@%p0 bra A; bar.sync 1; bra B; A: bar.sync 1; B:",
     "race-between-lanes": "st.shared.b32 [%r4], %r0; xor.b32 %r5, %r3, 4; add.u32 %r5, %r1, %r5;"
     ".loc 1 8 1\n ld.shared.b32 %r6, [%r5];",
-    "race-in-global-memory": "st.global.b32 [%d0], %r0; bar.sync 0; @%p0 st.global.b32 [%d0], 5;"
-    ".loc 1 8 1\n ld.global.b32 %r6, [%d0]; red.global.add.u32 [%d0+8], 1;",
+    "race-in-global-memory": "@%p0 st.global.b32 [%d0], %r0; bar.sync 0;"
+    "@%p0 st.global.b32 [%d0], 5; .loc 1 8 1\n ld.global.b32 %r6, [%d0];"
+    "red.global.add.u32 [%d0+8], 1;",
+    "race-between-warps-in-global-memory": "mul.wide.u32 %d1, %r0, 4; add.u64 %d2, %d0, %d1;"
+    "st.global.b32 [%d2], %r2; xor.b32 %r6, %r0, 32; mul.wide.u32 %d3, %r6, 4;"
+    "add.u64 %d3, %d0, %d3; .loc 1 8 1\n ld.global.b32 %r6, [%d3];",
     "mixed-phases-of-a-barrier": "@%p2 bar.sync 1, 32; .loc 1 8 1\n @!%p2 bar.sync 1, 32;",
     "undefined-register": "@%p0 mov.b32 %r7, 1; .loc 1 8 1\n st.global.b32 [%d0], %r7;",
     "collective-without-its-warp": "@%p0 exit; .loc 1 8 1\n ldmatrix.sync.aligned.m8n8.x1"
@@ -154,10 +158,24 @@ TENSORS = {
 }
 
 
-def reported(text: str, threads: int, arguments: Sequence[Any], **options: Any) -> str:
+# Of two blocks, which reach the same words.
+BLOCKS = {
+    "race-between-blocks": "@%p3 st.global.b32 [%d1], %r2; .loc 1 8 1\n ld.global.b32 %r6, [%d1];",
+    "two-blocks-write": ".loc 1 8 1\n st.global.b32 [%d1], %r6;",
+}
+BLOCK = """
+  .loc 1 1 1
+  mov.u32 %r0, %tid.x; mov.u32 %r1, %ctaid.x; setp.eq.u32 %p3, %r1, 0; add.u32 %r2, %r0, 1;
+  ld.param.u64 %d0, [a0]; mul.wide.u32 %d1, %r0, 4; add.u64 %d1, %d0, %d1; add.u32 %r6, %r1, 7;
+"""
+
+
+def reported(
+    text: str, threads: int, arguments: Sequence[Any], blocks: int = 1, **options: Any
+) -> str:
     text += '\n.file 1 "kernel.py"\n'
     with pytest.raises(DeviceFault) as error:
-        run(text, "k", (1,), (threads,), arguments, **options)
+        run(text, "k", (blocks,), (threads,), arguments, **options)
     # Addresses of host memory differ from run to run.
     return re.sub(r"0x[0-9a-f]{6,}", "0x...", str(error.value)) + "\n"
 
@@ -169,6 +187,15 @@ def test_a_hazard_is_reported_with_both_accesses(name: str, golden: Golden) -> N
     start = -memory.__array_interface__["data"][0] % 64 // 4
     out = memory[start : start + 64]
     golden(reported(text, 64, [out, TensorMap.of(tensor, (8, 8))]), f"hazards/{name}.txt")
+
+
+@pytest.mark.parametrize("name", BLOCKS)
+def test_a_hazard_between_blocks_is_reported_with_both_accesses(name: str, golden: Golden) -> None:
+    text = kernel(BLOCK + BLOCKS[name], ["u64"])
+    found = reported(text, 64, [np.zeros(64, np.uint32)], blocks=2)
+    golden(found, f"hazards/{name}.txt")
+    alone = reported(text, 64, [np.zeros(64, np.uint32)], blocks=2, exclusive=True)
+    golden(alone, f"hazards/{name}-of-ours.txt")
 
 
 @pytest.mark.parametrize("name", PRODUCTS)

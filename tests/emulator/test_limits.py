@@ -79,7 +79,7 @@ MOVE = """
 TAKE:
   setmaxnreg.inc.sync.aligned.u32 {taken};
 DONE:
-  st.global.u32 [%d0], %r0;
+  st.global.u32 [%d0], 1;
 """
 
 

@@ -54,7 +54,7 @@ HARMLESS = {
     "written in the lanes that use it": "setp.lt.u32 %p0, %r7, 40; @%p0 mov.b32 %r0, 1;"
     "@%p0 st.global.b32 [%d0], %r0;",
     "written on both paths": "setp.lt.u32 %p0, %r7, 40; @%p0 bra L; mov.b32 %r0, 1; bra M; L:"
-    "mov.b32 %r0, 2; M: st.global.b32 [%d0], %r0;",
+    "mov.b32 %r0, 1; M: st.global.b32 [%d0], %r0;",
     "written in the first turn": "mov.b32 %r1, 0; L: setp.ne.u32 %p0, %r1, 0; @%p0 bra M;"
     "mov.b32 %r0, 5; M: st.global.b32 [%d0], %r0; add.u32 %r1, %r1, 1;"
     "setp.lt.u32 %p0, %r1, 3; @%p0 bra L;",

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from astdsl import GMEM, In, Out, ds, f32, i8, i64, kernel, pipeline
+from astdsl import GMEM, In, Out, ds, f32, i8, i64, kernel, parallel, pipeline
 from astdsl.emulator.arguments import VirtualBuffer
 from astdsl.emulator.device import run
 from astdsl.errors import DeviceError
@@ -86,3 +86,31 @@ def test_scratch_that_no_machine_has_memory_for_is_refused(device: str, n: int) 
         in_vast_scratch.on(device)(np.ones(4, np.float32), n=n)
     assert caught.value.places
     assert caught.value.help
+
+
+@kernel
+def outer(x: In[f32, "M"], o: Out[f32, "M M"]):
+    with parallel(x.shape[0]) as i:
+        o[i, 0:4] = x[0:4]
+
+
+@pytest.mark.parametrize("device", ["reference", "emulator"])
+def test_an_output_that_no_machine_has_memory_for_is_refused(device: str) -> None:
+    x = np.lib.stride_tricks.as_strided(np.ones(1, np.float32), (1 << 28,), (0,))
+    with pytest.raises(DeviceError, match=r"no memory for the omitted output `o`") as caught:
+        outer.on(device)(x)
+    assert caught.value.places
+    assert "pass `o`" in caught.value.help
+
+
+@kernel
+def touched(x: In[f32, "4"], o: Out[f32, "M 4"]):
+    o[0] = x[...]
+
+
+def test_an_output_that_spans_more_than_can_be_noted_is_refused() -> None:
+    memory = np.zeros(4, np.float32)
+    far = np.lib.stride_tricks.as_strided(memory, (2, 4), (1 << 47, 4))
+    with pytest.raises(DeviceError, match="spans 140737488355344 bytes") as caught:
+        touched.on("emulator")(np.ones(4, np.float32), far)
+    assert "closer together" in caught.value.help
