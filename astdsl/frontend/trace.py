@@ -98,6 +98,9 @@ def trace_kernel(
             raise endless_recursion(error, codes, name, here) from None
     if result is not None:
         raise _returns_value(source)
+    for key, given_constant in constants.items():
+        session.reads.inside(f"`{key}`", given_constant)
+    session.reads.finish()
     made = [
         Param(value=values[a.name], name=a.name, role=a.role, span=spans.get(a.name, here),
               initial=a.initial)
