@@ -17,7 +17,7 @@ from astdsl.call import Callee, prepare, resolve, row_major, where
 from astdsl.compiled import CompiledKernel, spread_keywords
 from astdsl.errors import BadArgument, BadSignature, UnsupportedFeature, did_you_mean
 from astdsl.frontend.signature import Signature, option_span, signature_of
-from astdsl.ir.dtypes import DType
+from astdsl.ir.dtypes import DType, named_dtype
 from astdsl.lang.params import DEFAULTS, FIELDS, CompilerParams
 from astdsl.lang.params import LATER as LATER_PARAMS
 from astdsl.records import dataclass, replace
@@ -56,12 +56,13 @@ class Spec:
 def spec(shape: Any, dtype: Any) -> Spec:
     """Describe an array for `lower` without making one: row-major and aligned."""
     dims = tuple(shape) if isinstance(shape, Sequence) else (shape,)
-    if not isinstance(dtype, DType) or any(type(d) is not int or d < 0 for d in dims):
+    element = named_dtype(dtype)
+    if element is None or any(type(d) is not int or d < 0 for d in dims):
         raise BadArgument(
             f"`spec` takes a shape and a dtype, got {shape!r} and {dtype!r}",
             help="write `spec((64, 64), f32)`",
         )
-    return Spec(dims, dtype)
+    return Spec(dims, element)
 
 
 class _Method:

@@ -447,6 +447,17 @@ def test_every_stage_is_there_for_both_targets(target: str) -> None:
     assert lowered.resources.messages == ()
 
 
+@pytest.mark.parametrize("dtype", [f32, np.float32, np.dtype("float32"), float], ids=str)
+def test_a_spec_takes_the_dtypes_of_numpy_and_python(dtype: object) -> None:
+    assert spec((4, 4), dtype) == spec((4, 4), f32)
+
+
+@pytest.mark.parametrize("dtype", ["f32", np.complex64, None], ids=str)
+def test_a_spec_of_another_dtype_is_refused(dtype: object) -> None:
+    with pytest.raises(BadArgument, match="takes a shape and a dtype"):
+        spec((4, 4), dtype)
+
+
 def test_a_call_with_a_spec_is_refused() -> None:
     with pytest.raises(BadArgument, match="takes an array, got Spec"):
         add_of()(spec((4, 4), f32), spec((4, 4), f32))

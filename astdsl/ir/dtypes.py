@@ -89,6 +89,18 @@ ALL = (
 )  # fmt: skip
 BY_NAME = {d.name: d for d in ALL}
 BY_NUMPY = {d.numpy: d for d in ALL if d is not tf32}
+BY_PYTHON: dict[type, DType] = {bool: boolean, int: i32, float: f32}
+
+
+def named_dtype(x: object) -> DType | None:
+    """Return the dtype that `x` names, one of ours, NumPy's or Python's; None for anything else."""
+    if isinstance(x, DType):
+        return x
+    if isinstance(x, type) and x in BY_PYTHON:
+        return BY_PYTHON[x]
+    if isinstance(x, np.dtype) or (isinstance(x, type) and issubclass(x, np.generic)):
+        return BY_NUMPY.get(np.dtype(x))
+    return None
 
 _FLOAT_ORDER = (f16, f32, f64)
 

@@ -20,7 +20,6 @@ from astdsl.errors import (
 from astdsl.ir.core import Value
 from astdsl.ir.dtypes import (
     BOOL,
-    BY_NUMPY,
     FLOAT,
     INT,
     DType,
@@ -37,6 +36,7 @@ from astdsl.ir.dtypes import (
     i16,
     i32,
     i64,
+    named_dtype,
     u8,
     u16,
     u32,
@@ -512,12 +512,9 @@ SUPPORTED = (
 )  # fmt: skip
 
 
-PYTHON_DTYPES: dict[type, DType] = {bool: boolean, int: i32, float: f32}
-
-
 def require_dtype(x: object, what: str) -> DType:
     """Return the dtype that `x` names: one of ours, NumPy's, or Python's; refuse anything else."""
-    found = x if isinstance(x, DType) else _named_dtype(x)
+    found = named_dtype(x)
     if found in SUPPORTED:
         return found
     if found is not None:
@@ -531,11 +528,3 @@ def require_dtype(x: object, what: str) -> DType:
         f"{what} takes a dtype, got {x!r}",
         help=f"the dtypes are {', '.join(d.name for d in SUPPORTED)}",
     )
-
-
-def _named_dtype(x: object) -> DType | None:
-    if isinstance(x, type) and x in PYTHON_DTYPES:
-        return PYTHON_DTYPES[x]
-    if isinstance(x, np.dtype) or (isinstance(x, type) and issubclass(x, np.generic)):
-        return BY_NUMPY.get(np.dtype(x))
-    return None

@@ -26,6 +26,7 @@ from astdsl import (
     tile,
 )
 from astdsl.ir.dtypes import DType
+from astdsl.lowering.nvptx.pipeline import llvm_version
 from astdsl.lowering.nvptx.values import constant
 from tests.lowering.nvptx.kernels import begin, element, ptx_of
 from tests.lowering.nvptx.numbers import Array, special
@@ -111,10 +112,12 @@ def test_lanes_of_a_vector_are_used_alone(dtype: DType) -> None:
     agree(parts, lambda: (pick(dtype, ROWS, 96), np.empty((ROWS, 96), dtype.numpy)))
 
 
-PACKED: list[tuple[Any, tuple[Any, ...], str, str]] = [
+# LLVM 20 and 21 compute with two f32 one after the other, on every target.
+PAIRS_OF_F32 = pytest.mark.skipif(llvm_version()[0] < 22, reason="LLVM 22 has pairs of f32")
+PACKED: list[Any] = [
     (arithmetic, (f16, f16, f16, f16), "sm_90a", "f16x2"),
     (arithmetic, (bf16, bf16, bf16, bf16), "sm_90a", "bf16x2"),
-    (arithmetic, (f32, f32, f32, f32), "sm_100a", "f32x2"),
+    pytest.param(arithmetic, (f32, f32, f32, f32), "sm_100a", "f32x2", marks=PAIRS_OF_F32),
 ]
 
 
