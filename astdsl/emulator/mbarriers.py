@@ -18,10 +18,14 @@ if TYPE_CHECKING:
 
 __all__ = [
     "BARRIER_BYTES", "LIMIT", "BarrierMisuse", "BarrierState", "Mbarriers", "mbarriers_of",
+    "pending_counts",
 ]  # fmt: skip
 
 BARRIER_BYTES = 8
 LIMIT = (1 << 20) - 1
+# A state token is the phase; of an arrival with `.noComplete` also the arrivals pending before it.
+_PENDING_SHIFT = 40
+_KNOWS_PENDING = np.uint64(1 << 63)
 _COLUMNS = (
     "_live", "_seen", "_pending", "_expected", "_expected_bytes", "_arrived_bytes", "_phase",
 )  # fmt: skip
@@ -140,6 +144,20 @@ class Mbarriers:
         self._complete(where)
         return tokens
 
+    def arrive_early(self, blocks: Index, offsets: Index, counts: Index) -> NDArray[np.uint64]:
+        """Count arrivals which must not complete the phase; their tokens know the pending count."""
+        tokens = np.empty(len(counts), np.uint64)
+        for i in range(len(counts)):
+            one = blocks[i : i + 1], offsets[i : i + 1]
+            where = self._find(*one)
+            pending, phase = int(self._pending[where][0]), int(self._phase[where][0])
+            self.arrive(*one, counts[i : i + 1])
+            if self._phase[where][0] != phase:
+                text = f"mbarrier at shared {offsets[i]:#x}: an arrival with .noComplete completes "
+                raise BarrierMisuse("E244", f"{text}phase {phase}", i)
+            tokens[i] = phase | pending << _PENDING_SHIFT | int(_KNOWS_PENDING)
+        return tokens
+
     def expect_bytes(self, blocks: Index, offsets: Index, sizes: Index) -> None:
         """Raise the transaction count: the current phase waits for so many more bytes."""
         self._transact(self._expected_bytes, blocks, offsets, sizes)
@@ -161,7 +179,8 @@ class Mbarriers:
     ) -> NDArray[np.bool_]:
         """Say for each whether the phase of the state token is complete."""
         where = self._find(blocks, offsets)
-        return self._note(where, self._phase[where].astype(np.uint64) != tokens)
+        phases = tokens & np.uint64((1 << _PENDING_SHIFT) - 1)
+        return self._note(where, self._phase[where].astype(np.uint64) != phases)
 
     def state(self, block: int, offset: int) -> BarrierState:
         """Return the state of one barrier, for reports."""
@@ -314,6 +333,16 @@ class Mbarriers:
     def _note(self, where: tuple[Index, Index], complete: NDArray[np.bool_]) -> NDArray[np.bool_]:
         self._seen[where[0][complete], where[1][complete]] = True
         return complete
+
+
+def pending_counts(tokens: NDArray[np.uint64]) -> NDArray[np.uint32]:
+    """Return the arrivals that were pending before those that gave the tokens."""
+    _fault_where(
+        (tokens & _KNOWS_PENDING) == 0,
+        lambda i: f"{int(tokens[i]):#x} is not the state of an arrival with .noComplete", "E248",
+    )  # fmt: skip
+    counts = tokens >> np.uint64(_PENDING_SHIFT) & np.uint64(LIMIT)
+    return counts.astype(np.uint32)
 
 
 def _check_aligned(offsets: Index) -> None:

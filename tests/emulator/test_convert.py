@@ -6,7 +6,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from astdsl.emulator import numerics, small_floats
+from astdsl.emulator import DeviceFault, numerics, small_floats
 from tests.emulator.running import bits_of, evaluate, floats, same_bits
 
 N = 1024
@@ -261,3 +261,45 @@ def test_float32_is_rounded_to_float16_as_numpy_does() -> None:
         rounded = numerics.to_f16(values).view(np.uint16)
     expected[np.isnan(values)] = 0x7FFF
     assert (rounded == expected).all()
+
+
+def stochastic(opcode: str, a: Any, b: Any, random: Any) -> Any:
+    """Convert pairs with random bits; returns [n, 2] of 16-bit patterns, b first."""
+    operands = {"a": ("f32", a), "b": ("f32", b), "c": ("b32", random)}
+    got = evaluate(f"cvt.rs.{opcode}x2.f32 %d, %a, %b, %c;", "b32", np.uint32, **operands)
+    return got.view(np.uint16).reshape(-1, 2)
+
+
+@pytest.mark.parametrize(("form", "cut", "keep"), [("f16", 13, 13), ("bf16", 16, 16)])
+def test_random_bits_round_away_from_zero_where_they_carry(form: str, cut: int, keep: int) -> None:
+    """By PTX ISA 9.7.9.21: the sum of the random bits and of those cut off carries, or not."""
+    random, bits = bits_of(N, "u4", 3), bits_of(2 * N, "u4", 4)
+    # Values that are normal in float16 too, of both signs.
+    bits = (bits & 0x807FFFFF) | (113 + bits % 30 << 23).astype(np.uint32)
+    a, b = bits[:N].view(np.float32), bits[N:].view(np.float32)
+    found = stochastic(form, a, b, random)
+    for place, value, shift in ((1, a, 16), (0, b, 0)):
+        draw = (random >> shift & ((1 << keep) - 1)).astype(np.uint32)
+        rounded = (raw(value) + draw) >> cut << cut
+        expected = raw(rounded.astype(np.uint32).view(np.float32).astype(FLOATS[form]))
+        assert np.array_equal(found[:, place], expected)
+
+
+def test_random_rounding_keeps_to_the_edges() -> None:
+    a = np.array([np.nan, np.inf, -np.inf, 65519.0, -1.0, -0.0, 2.0**-24, 2.0**-25], np.float32)
+    ones, none = np.full(8, 0xFFFFFFFF, np.uint32), np.zeros(8, np.uint32)
+    up = stochastic("f16", a, a, ones)[:, 0].view(np.float16)
+    down = stochastic("f16", a, a, none)[:, 0].view(np.float16)
+    inf = np.inf
+    assert up[1:].tolist() == [inf, -inf, inf, -1, 0, 2.0**-24, 2.0**-24]
+    assert down[1:].tolist() == [inf, -inf, 65504, -1, 0, 2.0**-24, 0]
+    assert raw(up)[0] == raw(down)[0] == 0x7FFF
+    kept = stochastic("relu.satfinite.f16", a, a, ones)[:, 1].view(np.float16)
+    assert kept[1:].tolist() == [65504, 0, 65504, 0, 0, 2.0**-24, 2.0**-24]
+
+
+def test_random_rounding_of_four_values_is_refused_by_name() -> None:
+    a = np.zeros(4, np.float32)
+    with pytest.raises(DeviceFault, match="random bits round two"):
+        evaluate("cvt.rs.satfinite.e4m3x4.f32 %d, {%a, %a, %a, %a}, %i;", "b32", "u4",
+                 a=("f32", a))  # fmt: skip

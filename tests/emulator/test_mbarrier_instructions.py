@@ -158,6 +158,34 @@ DONE:
     assert launch(body + "st.global.u32 [%d0], 4;", grid=3)[1] == 4
 
 
-@pytest.mark.parametrize("word", ["noComplete", "shared::gpu"])
+@pytest.mark.parametrize("arrive", ["arrive", "arrive_drop"])
+def test_an_arrival_that_does_not_complete_tells_what_was_pending_before_it(arrive: str) -> None:
+    body = f"mbarrier.{arrive}.noComplete.release.cta.shared::cta.b64 %d2, [%r1], 2;"
+    body += "mbarrier.pending_count.b64 %r2, %d2; st.global.u32 [%d0], %r2;"
+    body += "bar.sync 0; @%p0 mbarrier.inval.shared::cta.b64 [%r1];"
+    assert launch(body, count=200).tolist() == list(range(200, 200 - 128, -2))
+
+
+def test_the_state_of_such_an_arrival_is_that_of_its_phase() -> None:
+    body = """
+  mbarrier.arrive.noComplete.shared::cta.b64 %d2, [%r1], 1;
+  bar.sync 0; @%p0 mbarrier.arrive.shared::cta.b64 %d3, [%r1];
+W: mbarrier.try_wait.shared::cta.b64 %p1, [%r1], %d2;
+  @!%p1 bra W; st.global.u32 [%d0], 1;
+"""
+    assert launch(body, count=65).all()
+
+
+def test_an_arrival_that_completes_although_it_must_not_is_a_fault() -> None:
+    text = fault("E244", "mbarrier.arrive.noComplete.shared::cta.b64 %d2, [%r1], 1;")
+    assert "with .noComplete completes phase 0" in text
+
+
+def test_the_state_of_another_arrival_has_no_count() -> None:
+    body = "mbarrier.arrive.shared::cta.b64 %d2, [%r1]; mbarrier.pending_count.b64 %r2, %d2;"
+    assert "is not the state of an arrival with .noComplete" in fault("E248", body)
+
+
+@pytest.mark.parametrize("word", ["noComplete.expect_tx", "shared::gpu"])
 def test_forms_that_are_not_modelled_are_refused_before_the_run(word: str) -> None:
     fault("E201", f"mbarrier.arrive.{word}.b64 %d2, [%r1];")

@@ -281,3 +281,46 @@ def test_pages_that_are_never_touched_cost_nothing() -> None:
     buffer = np.frombuffer(mmap.mmap(-1, 1 << 33), np.uint32)
     launch("ld.param.u64 %d0, [p0]; st.global.b32 [%d0+8589934588], 9;", [buffer], threads=1)
     assert buffer[-1] == 9
+
+
+BULK = """
+  ld.param.u64 %d0, [p0]; mov.u32 %r0, %tid.x; mov.u32 %r1, smem; mad.lo.u32 %r2, %r0, 4, %r1;
+  st.shared.u32 [%r2], 9; st.shared.u32 [%r2+128], 9; bar.sync 0; setp.lt.u32 %p0, %r0, 2;
+  mad.lo.u32 %r3, %r0, 40, %r1; mad.lo.u32 %r4, %r0, 16, {size}; cvt.u64.u32 %d3, %r3;
+  cvta.shared.u64 %d3, %d3; cvt.u64.u32 %d4, %r4;
+  @%p0 {store}; bar.sync 0;
+  ld.shared.u32 %r5, [%r2]; mad.wide.u32 %d1, %r0, 4, %d0; st.global.u32 [%d1], %r5;"""
+SHARED = ".shared .align 16 .b8 smem[256];"
+
+
+@pytest.mark.parametrize(
+    "store",
+    [
+        "st.bulk.weak.shared::cta [%r3+8], %r4, 0",
+        "st.bulk [%d3+8], %d4, 0",
+        "st.bulk.shared::cta [%r3+8], %d4, 0",
+    ],
+)
+def test_a_bulk_store_fills_shared_memory_with_zeros(store: str) -> None:
+    out = np.zeros(32, np.uint32)
+    launch(BULK.format(store=store, size=8), [out], declarations=SHARED)
+    assert np.flatnonzero(out == 0).tolist() == [2, 3, *range(12, 18)]
+
+
+def test_a_bulk_store_keeps_to_its_rules() -> None:
+    store = BULK.replace("{store}", "st.bulk.weak.shared::cta [%r3+8], %r4, 0")
+    out = np.zeros(32, np.uint32)
+    found = fault(store.format(size=12), [out], declarations=SHARED)
+    assert (found.code, "st.bulk of 12 bytes" in str(found)) == ("E221", True)
+    found = fault(store.format(size=248), [out], declarations=SHARED)
+    assert found.code == "E220"
+    ones = store.replace("%r4, 0", "%r4, 1").format(size=8)
+    assert "the initial value must be 0" in str(fault(ones, [out], declarations=SHARED))
+
+
+def test_a_bulk_store_races_like_any_other() -> None:
+    ordered = BULK.format(store="st.bulk.weak.shared::cta [%r3+128], %r4, 0", size=8)
+    options: Any = {"declarations": SHARED.replace("256", "512"), "threads": 64}
+    launch(ordered, [np.zeros(64, np.uint32)], **options)
+    unordered = ordered.replace("bar.sync 0;\n  ld", "ld")
+    assert fault(unordered, [np.zeros(64, np.uint32)], **options).code == "E232"

@@ -39,6 +39,8 @@ _FLAGS = ("ftz", "sat", "satfinite", "relu")
 @executes("cvt")
 def prepare_cvt(ops: Operands) -> Execute:
     """`cvt{.rnd}{.ftz}{.relu}{.sat,.satfinite}.dtype.atype d, a{, b}`."""
+    if ops.has("rs"):
+        return _stochastic(ops)
     words = [word for word in ops.modifiers if word in TYPES or word in small_floats.FORMATS]
     ops.allow(*ROUNDINGS, *_INTEGRAL, "rna", *_FLAGS, *small_floats.FORMATS)
     if len(words) != 2:
@@ -89,6 +91,45 @@ def _packing(ops: Operands, to_name: str, source_name: str) -> Execute:
         both[:, 0] = lower(m, lanes)
         both[:, 1] = upper(m, lanes)
         write(m, lanes, convert(both))
+
+    return execute
+
+
+# Of the formats that `.rs` packs: bits of mantissa, the least exponent, and random bits.
+_STOCHASTIC = {"f16x2": (10, -14, 13), "bf16x2": (7, -126, 16)}
+
+
+def _stochastic(ops: Operands) -> Execute:
+    """`cvt.rs{.relu}{.satfinite}.{f16x2,bf16x2}.f32 d, a, b, rbits`: rounded by random bits.
+
+    a takes those of the upper half of rbits.  What is cut off a mantissa is rounded away from zero
+    where the sum of it and the random bits carries; below the least exponent more is cut off, of
+    which the random bits meet the upper part.
+    """
+    form = next((word for word in ops.modifiers if word in _STOCHASTIC), "")
+    if not form or ops.modifiers[-1] != "f32":
+        raise ops.refuse("random bits round two .f32 to .f16x2 or .bf16x2 here")
+    ops.allow("rs", "relu", "satfinite", *_STOCHASTIC)
+    mantissa, least, n_random = _STOCHASTIC[form]
+    upper, lower = (ops.source(arg, "f32") for arg in ops.args[1:3])
+    random, write = ops.source(ops.args[3], "b32"), ops.destination(ops.args[0], form)
+    relu, encode = ops.has("relu"), _encoder(ops, ops.type(form.removesuffix("x2")), TYPES["f32"])
+    bound = _MAX_NORMAL[form.removesuffix("x2")] if ops.has("satfinite") else np.inf
+
+    def execute(m: Machine, lanes: Lanes) -> None:
+        both = np.empty((lanes.n, 2), np.float64)
+        both[:, 0], both[:, 1] = lower(m, lanes), upper(m, lanes)
+        bits = np.broadcast_to(random(m, lanes), lanes.n)[:, None] >> np.array([0, 16], np.uint32)
+        added = (bits & np.uint32((1 << n_random) - 1)) / 2.0**n_random
+        if relu:
+            both = np.where(both < 0, 0.0, both) + 0.0
+        exponent = np.maximum(np.frexp(both)[1] - 1, least)
+        size = np.abs(both) * 2.0 ** (mantissa - exponent)
+        kept = np.floor(size)
+        away = np.where(size - kept + added >= 1, kept + 1, kept) * 2.0 ** (exponent - mantissa)
+        result = np.where(np.isinf(both), np.inf, away)
+        result = np.where(np.isnan(both), both, np.copysign(np.minimum(result, bound), both))
+        write(m, lanes, encode(result.astype(np.float32)))
 
     return execute
 

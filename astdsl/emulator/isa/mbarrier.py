@@ -16,7 +16,13 @@ from astdsl.emulator.clocks import scope_number
 from astdsl.emulator.convergence import first_threads
 from astdsl.emulator.isa import Control, Execute, controls, executes
 from astdsl.emulator.machine import Condition
-from astdsl.emulator.mbarriers import BARRIER_BYTES, BarrierMisuse, Mbarriers, mbarriers_of
+from astdsl.emulator.mbarriers import (
+    BARRIER_BYTES,
+    BarrierMisuse,
+    Mbarriers,
+    mbarriers_of,
+    pending_counts,
+)
 from astdsl.emulator.scalars import one_a_lane
 from astdsl.emulator.syntax import Address
 
@@ -103,12 +109,17 @@ def _tokens(ops: Operands) -> Callable[[Machine, Lanes, Array], None]:
 
 @executes("mbarrier.arrive", "mbarrier.arrive_drop")
 def prepare_arrive(ops: Operands) -> Execute:
-    """`mbarrier.arrive{_drop}{.expect_tx}{.sem.scope}.b64 {state,} [addr]{, count or bytes}`."""
-    ops.allow("arrive", "arrive_drop", "expect_tx", *_ORDERS)
+    """`mbarrier.arrive{_drop}{.expect_tx}{.sem.scope}.b64 {state,} [addr]{, count or bytes}`.
+
+    With `.noComplete` the arrival must leave others to come in its phase.
+    """
+    ops.allow("arrive", "arrive_drop", "expect_tx", "noComplete", *_ORDERS)
     at = _address_at(ops)
     place, write = barrier_place(ops, ops.args[at]), _tokens(ops)
     number = ops.source(ops.args[at + 1], "s32") if len(ops.args) > at + 1 else None
-    expects, drops = ops.has("expect_tx"), ops.has("arrive_drop")
+    expects, drops, early = (ops.has(x) for x in ("expect_tx", "arrive_drop", "noComplete"))
+    if expects and early:
+        raise ops.refuse("there is no .noComplete with .expect_tx")
     relaxed = _relaxed(ops)
 
     def execute(m: Machine, lanes: Lanes) -> None:
@@ -121,12 +132,25 @@ def prepare_arrive(ops: Operands) -> Execute:
                 b.expect_bytes(rows, offsets, numbers)
             if drops:
                 b.drop(rows, offsets, counts)
-            return b.arrive(rows, offsets, counts)
+            return (b.arrive_early if early else b.arrive)(rows, offsets, counts)
 
         tokens = use(m, lanes, act)
         if m.guard is not None:
             m.guard.arrive_mbarrier(lanes, rows, offsets, relaxed=relaxed)
         write(m, lanes, tokens)
+
+    return execute
+
+
+@executes("mbarrier.pending_count")
+def prepare_pending_count(ops: Operands) -> Execute:
+    """`mbarrier.pending_count.b64 count, state`: arrivals pending before that of the state."""
+    ops.allow("pending_count")
+    write, state = ops.destination(ops.args[0], "u32"), ops.source(ops.args[1], "b64")
+
+    def execute(m: Machine, lanes: Lanes) -> None:
+        tokens = one_a_lane(state(m, lanes), lanes.n)
+        write(m, lanes, use(m, lanes, lambda _: pending_counts(tokens)))
 
     return execute
 

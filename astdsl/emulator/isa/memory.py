@@ -11,6 +11,7 @@ import numpy as np
 
 from astdsl.emulator.clocks import scope_number
 from astdsl.emulator.isa import Execute, executes
+from astdsl.emulator.lanes import Lanes
 from astdsl.emulator.ledger import Strength
 from astdsl.emulator.memory import WINDOW_SHIFT, WINDOWS
 from astdsl.emulator.native.shared import SharedMove, shared_move
@@ -20,7 +21,6 @@ from astdsl.emulator.syntax import Address, Operand, Symbol, Vector
 from astdsl.emulator.undefined import mark, undefined_mask
 
 if TYPE_CHECKING:
-    from astdsl.emulator.lanes import Lanes
     from astdsl.emulator.machine import Machine
     from astdsl.emulator.memory import Loaded
     from astdsl.emulator.operands import Operands
@@ -266,6 +266,43 @@ def prepare_store(ops: Operands) -> Execute:
             m.guard.signal(lanes, space, at, strength, reads=False)
 
     return execute
+
+
+_BULK_STEP_BYTES = 8
+_MOST_BULK_BYTES = 1 << 24
+
+
+@executes("st.bulk")
+def prepare_bulk_store(ops: Operands) -> Execute:
+    """`st.bulk{.weak}{.shared::cta} [a], size, 0`: zeros in shared memory (PTX ISA 9.7.9.13)."""
+    ops.allow("bulk", "weak", "shared::cta")
+    if ops.immediate(ops.args[2]) != 0:
+        raise ops.refuse("the initial value must be 0")
+    space, address = space_of(ops, ops.args[0]), ops.address(ops.args[0])
+    registers = ops.registers(ops.args[1])
+    size = ops.source(ops.args[1], f"u{registers[0][0]}" if registers else "u32")
+    ops.sensitive += ops.reads
+
+    def execute(m: Machine, lanes: Lanes) -> None:
+        sizes = one_a_lane(size(m, lanes), lanes.n).astype(np.int64)
+        _check_bulk(m, lanes, sizes)
+        steps = sizes // _BULK_STEP_BYTES
+        first = np.repeat(np.cumsum(steps) - steps, steps)
+        places = np.repeat(one_a_lane(address(m, lanes), lanes.n), steps)
+        places = places + _BULK_STEP_BYTES * (np.arange(len(first)) - first)
+        if len(places):
+            every = Lanes.listed(np.repeat(lanes.index, steps))
+            m.memory.store(m, every, space, places, np.zeros(len(places), np.uint64))
+
+    return execute
+
+
+def _check_bulk(m: Machine, lanes: Lanes, sizes: Array) -> None:
+    wrong = (sizes % _BULK_STEP_BYTES != 0) | (sizes < 0) | (sizes > _MOST_BULK_BYTES)
+    if wrong.any():
+        text = f"st.bulk of {int(sizes[np.argmax(wrong)])} bytes; they are a multiple of "
+        text += f"{_BULK_STEP_BYTES}, up to {_MOST_BULK_BYTES}"
+        raise m.fault("E221", text, lanes.first(wrong))
 
 
 @executes("cvta")
