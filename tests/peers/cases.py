@@ -17,6 +17,7 @@ from tests.peers.launches import Compiled
 Array = np.ndarray[Any, Any]
 SWIZZLES = (Swizzle.NONE, Swizzle.B32, Swizzle.B64, Swizzle.B128)
 EXACT = 0.0
+# Twice as many steps of 64 as rings have slots, so that each is filled again.
 DEPTH = 384
 
 
@@ -80,7 +81,6 @@ def _uniform(o: Array, seed: int) -> Array:
 
 
 def _matmul(random: np.random.Generator) -> list[Any]:
-    # Twice as many steps of 64 as there are slots, so that each is filled again.
     a, b = _whole(random, 256, DEPTH), _whole(random, DEPTH, 256)
     return [a, b, _empty(256, 256, dtype=np.float16), DEPTH]
 
@@ -131,8 +131,9 @@ CASES = {
         2, _product,
     ),
     "attention": Case(
-        (1, 2), lambda r: [*(_floats(r, 256, 64).astype(np.float16) for _ in "qkv"),
-                         _empty(256, 64, dtype=np.float16), 128],
+        (DEPTH // 128, 2),
+        lambda r: [*(_floats(r, 2 * DEPTH, 64).astype(np.float16) for _ in "qkv"),
+                   _empty(2 * DEPTH, 64, dtype=np.float16), DEPTH],
         3, _attention, 2e-2, has_maps=True,
     ),
 }  # fmt: skip

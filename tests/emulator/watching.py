@@ -1,0 +1,420 @@
+"""Watches a launch on the emulator, and tells `causality.Order` all that its threads and copies do.
+
+Invariant: the emulator does what it does without it; what it reports is reported first.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+
+import astdsl.emulator.isa.mbarrier as instructions
+from astdsl.emulator import machine
+from astdsl.emulator.asynchronous import Operation
+from astdsl.emulator.copies import Transfer
+from astdsl.emulator.formats.fragments import TMEM_COLUMNS
+from astdsl.emulator.global_memory import GlobalMemory
+from astdsl.emulator.guard import SharedGuard
+from astdsl.emulator.isa.cluster import ClusterBarrier
+from astdsl.emulator.mbarriers import BARRIER_BYTES, mbarriers_of
+from astdsl.emulator.tensor_memory import TensorMemory
+from tests.emulator.causality import TENSOR_WORDS, Findings, Order, Signal
+from tests.emulator.knowledge import WARP, Array
+
+ALL_ORDERED = "a run of the mutant orders all that conflicts: every schedule of it does the same"
+# Instructions that an order of accesses and phases says all about; not other fences.
+MODELLED = re.compile(
+    r"(?:@!?%?\w+ )?(?:bar(?:rier)?\.|mbarrier\.|wgmma\.wait|cp\.async\.bulk\.wait|atom\.|red\."
+    r"|fence\.proxy\.async|tcgen05\.commit)"
+)
+# Instead of who reads or writes a byte.
+MANY = -1
+
+
+@dataclass(eq=False)
+class Globals:
+    """Who reads and writes each byte of one allocation: a number, or `MANY`; 0 for nobody."""
+
+    low: int
+    readers: Array
+    writers: Array
+    strong: Array
+
+    @classmethod
+    def of(cls, low: int, high: int) -> Globals:
+        """Return what is known of an allocation that nobody has used."""
+        n = high - low
+        return cls(low, np.zeros(n, np.int64), np.zeros(n, np.int64), np.zeros(n, np.bool_))
+
+    def note(self, addresses: Array, width: int, who: Array, *, writes: bool, strong: bool) -> bool:
+        """Note accesses; return whether one shares a byte with another one's write."""
+        at = (addresses - self.low)[:, None] + np.arange(width)
+        who = np.broadcast_to(who[:, None], at.shape)
+        fresh = (self.readers[at] == 0) & (self.writers[at] == 0)
+        self.strong[at] = strong & (self.strong[at] | fresh)
+        mine = self.writers if writes else self.readers
+        mine[at] = np.where((mine[at] == 0) | (mine[at] == who), who, MANY)
+        # Of lanes that meet in one byte the last is there now.
+        mine[at[mine[at] != who]] = MANY
+        read, written = self.readers[at], self.writers[at]
+        shared = (written == MANY) | ((read != 0) & (read != written))
+        return bool(((written != 0) & shared & ~self.strong[at]).any())
+
+
+class Watcher(SharedGuard):
+    """The guard of a machine, which tells an `Order` as well what happens."""
+
+    findings: Findings
+
+    def __init__(self, m: Any) -> None:
+        super().__init__(m)
+        self.findings.machines += 1
+        self.order = order = Order(m, self.findings)
+        m.exit_checks.append(lambda rows, lanes: order.ends(rows))
+        told: tuple[tuple[Any, str, Callable[..., None]], ...] = (
+            (self.races, "made", self._made),
+            (self.races, "meet", self._met),
+            (self.races, "written_late", lambda *_, **__: order.find("a copy by threads")),
+            (self.clocks, "know_async", order.know_groups),
+            (mbarriers_of(m), "invalidate", self._invalidated),
+            (m.asynchronous, "issue", self._issued),
+            (m.asynchronous, "_perform", self._performing),
+        )
+        for owner, name, tell in told:
+            setattr(owner, name, _both(tell, getattr(owner, name)))
+
+    def _performing(self, operation: Operation) -> None:
+        self.order.performing = operation
+
+    def _invalidated(self, rows: Array, offsets: Array) -> None:
+        who = self.order.numbers(self.order.using)
+        words = self.order.words(offsets, BARRIER_BYTES)
+        self.order.access("made", "shared", who, rows, words)
+
+    def _made(self, lanes: Any, rows: Array, offsets: Array, size: int, **_: Any) -> None:
+        who = self.order.numbers(lanes)
+        self.order.access("made", "shared", who, rows, self.order.words(offsets, size))
+        live = mbarriers_of(self.order.m).live_offsets
+        for row, offset, each in zip(rows.tolist(), offsets.tolist(), who, strict=True):
+            if offset in live(row):
+                self.order.make(("mbarrier", row, offset), np.array([each]))
+
+    def _met(self, who: Any) -> None:
+        rows, warps = who
+        n = self.order.m.n_threads
+        firsts, counts = np.unique(rows * n + warps * WARP, return_counts=True)
+        for first in firsts[counts == WARP].tolist():
+            lanes = np.arange(first, first + WARP)
+            self.order.threads.learn(lanes, self.order.threads.past(lanes))
+
+    def _groups(self, lanes: Any, rows: Any, columns: Any) -> Iterator[tuple[int, int, Array]]:
+        """Yield row, column and threads of each object that some lanes use."""
+        who = self.order.numbers(lanes)
+        pairs = np.stack(np.broadcast_arrays(rows, columns, who))[:2]
+        each, inverse = np.unique(pairs, axis=1, return_inverse=True)
+        for k, (row, column) in enumerate(each.T.tolist()):
+            yield row, column, who[inverse.reshape(-1) == k]
+
+    def read(self, lanes: Any, rows: Array, offsets: Array, width: int) -> None:
+        super().read(lanes, rows, offsets, width)
+        kind, who = "strongly read" if self.strong else "read", self.order.numbers(lanes)
+        self.order.access(kind, "shared", who, rows, self.order.words(offsets, width))
+
+    def write(self, lanes: Any, rows: Array, offsets: Array, width: int) -> None:
+        super().write(lanes, rows, offsets, width)
+        kind, who = "strongly written" if self.strong else "written", self.order.numbers(lanes)
+        self.order.access(kind, "shared", who, rows, self.order.words(offsets, width))
+
+    def fence(self, lanes: Any) -> None:
+        super().fence(lanes)
+        self.order.threads.fence(self.order.numbers(lanes))
+
+    def arrive(self, lanes: Any, numbers: Array, completed: Any) -> None:
+        super().arrive(lanes, numbers, completed)
+        rows, generation = self.order.m.block_of[lanes.sel], self.order.m.barriers.generation
+        for row, number, who in self._groups(lanes, rows, numbers):
+            count = int(generation[row, number])
+            self.order.arrive(("barrier", row, number), who, count, relaxed=False)
+
+    def passed(self, lanes: Any, numbers: Array) -> None:
+        super().passed(lanes, numbers)
+        rows = self.order.m.block_of[lanes.sel]
+        for row, number, who in self._groups(lanes, rows, numbers):
+            self.order.passes(("barrier", row, number), who, relaxed=False, sees=False)
+        self.order.retire()
+
+    def arrive_cluster(self, lanes: Any, *, relaxed: int | None = None) -> None:
+        super().arrive_cluster(lanes, relaxed=relaxed)
+        m = self.order.m
+        generation = m.state(ClusterBarrier).barriers.generation
+        clusters = m.block_of[lanes.sel] // self.order.size
+        for cluster, _, who in self._groups(lanes, clusters, 0):
+            count, key = int(generation[cluster, 0]), ("cluster", cluster)
+            self.order.arrive(key, who, count, relaxed=relaxed is not None)
+
+    def pass_cluster(self, lanes: Any) -> None:
+        super().pass_cluster(lanes)
+        clusters = self.order.m.block_of[lanes.sel] // self.order.size
+        for cluster, _, who in self._groups(lanes, clusters, 0):
+            self.order.passes(("cluster", cluster), who, relaxed=False, sees=False)
+
+    def _touch(self, lanes: Any, rows: Array, offsets: Array) -> None:
+        words = self.order.words(offsets, BARRIER_BYTES)
+        self.order.access("touched", "shared", self.order.numbers(lanes), rows, words)
+
+    def arrive_mbarrier(
+        self, lanes: Any, rows: Array, offsets: Array, *, relaxed: int | None = None
+    ) -> None:
+        super().arrive_mbarrier(lanes, rows, offsets, relaxed=relaxed)
+        self._touch(lanes, rows, offsets)
+        for row, offset, who in self._groups(lanes, rows, offsets):
+            count, key = self._count(row, offset), ("mbarrier", row, offset)
+            self.order.arrive(key, who, count, relaxed=relaxed is not None)
+
+    def pass_mbarrier(
+        self, lanes: Any, rows: Array, offsets: Array, *, relaxed: int | None = None
+    ) -> None:
+        super().pass_mbarrier(lanes, rows, offsets, relaxed=relaxed)
+        self._touch(lanes, rows, offsets)
+        for row, offset, who in self._groups(lanes, rows, offsets):
+            key = "mbarrier", row, offset
+            self.order.passes(key, who, relaxed=relaxed is not None, sees=True)
+
+    def _count(self, row: int, offset: int) -> int:
+        barriers = mbarriers_of(self.order.m)
+        if offset not in barriers.live_offsets(row):
+            self.order.find("there is no mbarrier")
+            return 0
+        return barriers.state(row, offset).phase
+
+    def require_shown(self, lanes: Any, rows: Array, offsets: Array) -> None:
+        super().require_shown(lanes, rows, offsets)
+        self.order.shown = lanes, rows, offsets
+
+    def _issued(self, operation: Operation) -> None:
+        order, shown = self.order, self.order.shown
+        order.shown = None
+        if shown is None or not operation.signals:
+            return
+        lanes, rows, offsets = shown
+        order.signals[operation] = [
+            Signal(("mbarrier", row, offset), self._count(row, offset), who,
+                   order.threads.past(np.array([who])))
+            for who, row, offset in zip(order.numbers(lanes).tolist(), rows.tolist(),
+                                        offsets.tolist(), strict=True)
+        ]  # fmt: skip
+
+    def complete_mbarrier(self, rows: Array, offsets: Array) -> None:
+        super().complete_mbarrier(rows, offsets)
+        operation = self.order.performing
+        if operation is None or operation not in self.order.signals:
+            self.order.find("an arrival of which it is not known who issued it")
+            return
+        mine = [part for part in self.order.parts if part.operation is operation]
+        targets = set(rows.tolist())
+        signals = self.order.signals.pop(operation)
+        for signal in signals:
+            _, row, _ = signal.key
+            # Of its own parts, those in the barrier's block, and those in blocks without one.
+            parts = [part for part in mine if part.row == row or part.row not in targets]
+            if not mine:
+                parts = [
+                    part for part in self.order.parts if part.done
+                    and part.operation.order == operation.order and signal.issuer in part.issuers
+                ]  # fmt: skip
+            self.order.arrive_late(signal, parts)
+        for key in {signal.key for signal in signals}:
+            self.order.complete(key, self._count(*key[1:]))
+
+    def tell_write(self, *arguments: Any, **options: Any) -> None:
+        super().tell_write(*arguments, **options)
+        self.order.find("words are written asynchronously")
+
+    def begin_combine(self, operation: Operation, lanes: Any, index: Any) -> None:
+        super().begin_combine(operation, lanes, index)
+        self.order.find("words are combined asynchronously")
+
+    def begin_read(self, operation: Operation, lanes: Any, index: Any) -> None:
+        super().begin_read(operation, lanes, index)
+        self._begin(operation, lanes, index, writes=False)
+
+    def begin_write(self, operation: Operation, lanes: Any, index: Any) -> None:
+        super().begin_write(operation, lanes, index)
+        self._begin(operation, lanes, index, writes=True)
+
+    def _begin(self, operation: Operation, lanes: Any, index: Any, *, writes: bool) -> None:
+        chosen = np.zeros(self._reading.shape, np.bool_)
+        chosen[index] = True
+        masks = {int(row): chosen[row] for row in np.flatnonzero(chosen.any(axis=1))}
+        rows = np.arange(len(chosen)) if isinstance(index[0], slice) else index[0].reshape(-1)
+        self.order.begin(operation, "shared", lanes, rows, masks, writes=writes)
+
+    def end(self, operation: Operation, *, grouped: bool = False) -> None:
+        super().end(operation, grouped=grouped)
+        self.order.end(operation, grouped=grouped)
+
+
+class Sharing:
+    """Finds bytes of global memory that more than one thread, or copy, uses and one writes.
+
+    Of those no order is looked for; atomics alone may meet there.
+    """
+
+    def __init__(self, findings: Findings) -> None:
+        self._findings = findings
+        self._known: list[tuple[GlobalMemory, Globals]] = []
+        self._n_copies = 0
+
+    def note_threads(
+        self, memory: GlobalMemory, m: Any, lanes: Any, at: Array, width: int, *, writes: bool
+    ) -> None:
+        """Note accesses of lanes."""
+        order = getattr(m.guard, "order", None)
+        if order is None:
+            self._findings.texts.append("a machine is not watched")
+            return
+        who = order.numbers(lanes) + (order.serial << 32)
+        self._note(memory, at, width, who, writes=writes, strong=m.guard.strong)
+
+    def note_copy(self, transfer: Transfer, *, writes: bool, strong: bool = False) -> None:
+        """Note what a copy reads or writes, each as someone of its own."""
+        inside = transfer.inside
+        at = transfer.addresses if inside is None else transfer.addresses[inside]
+        if at.size:
+            self._n_copies += 1
+            who = np.full(at.size, MANY - self._n_copies)
+            memory = transfer.m.memory.globals
+            self._note(
+                memory, at.reshape(-1), transfer.unit_bytes, who, writes=writes, strong=strong
+            )
+
+    def _note(
+        self, memory: GlobalMemory, at: Array, width: int, who: Array, *, writes: bool, strong: bool
+    ) -> None:
+        allocation = memory.find(int(at.min()))
+        if allocation is None or int(at.max()) + width > allocation.high:
+            self._findings.texts.append("an access of several allocations at once")
+            return
+        bytes_ = self._globals(memory, allocation.low, allocation.high)
+        if bytes_.note(at, width, who, writes=writes, strong=strong):
+            self._findings.texts.append(f"{allocation.name} is shared")
+
+    def _globals(self, memory: GlobalMemory, low: int, high: int) -> Globals:
+        """Return what is known of an allocation in one launch."""
+        for owner, known in self._known:
+            if owner is memory and known.low == low:
+                return known
+        self._known.append((memory, Globals.of(low, high)))
+        return self._known[-1][1]
+
+
+# What else than the guard is told of accesses: methods before which a function is called.
+
+
+def _tensor_words(where: Any) -> tuple[Array, Array]:
+    """Return rows [n] and words [n, k] of cells that n warps access."""
+    rows, groups, columns = np.broadcast_arrays(*where)
+    words = groups * TMEM_COLUMNS + columns
+    return rows.reshape(len(rows), -1)[:, 0], words.reshape(len(rows), -1)
+
+
+def _tensor_access(kind: str) -> Callable[..., None]:
+    def note(memory: Any, where: Any, leaders: Array) -> None:
+        m = memory._m
+        who = m.block_of[leaders] * m.n_threads + m.thread_of[leaders]
+        m.guard.order.access(kind, "tensor", who, *_tensor_words(where))
+
+    return note
+
+
+def _tensor_begin(
+    memory: Any, operation: Operation, cells: Any, lanes: Any, *, writes: bool
+) -> None:
+    rows, groups, columns = cells
+    mask = np.zeros((TENSOR_WORDS // TMEM_COLUMNS, TMEM_COLUMNS), np.bool_)
+    mask[groups, columns] = True
+    masks = {int(row): mask.reshape(-1) for row in rows}
+    memory._m.guard.order.begin(operation, "tensor", lanes, rows, masks, writes=writes)
+
+
+def _tensor_free(memory: Any, row: int, first: int, columns: int, lanes: Any) -> None:
+    groups = np.arange(TENSOR_WORDS // TMEM_COLUMNS)[:, None]
+    words = groups * TMEM_COLUMNS + np.arange(first, first + columns)
+    order = memory._m.guard.order
+    who = order.numbers(lanes)[:1]
+    order.access("made", "tensor", who, np.array([row]), words.reshape(1, -1))
+
+
+def _hooks(sharing: Sharing) -> list[tuple[Any, str, Callable[..., None]]]:
+    """Return owners, names of their methods, and what is told before each call."""
+
+    def load(memory: Any, m: Any, lanes: Any, at: Array, dtype: Any, count: int) -> None:
+        sharing.note_threads(memory, m, lanes, at, dtype.itemsize * count, writes=False)
+
+    def store(memory: Any, m: Any, lanes: Any, at: Array, values: Array) -> None:
+        width = values.dtype.itemsize * (values.shape[1] if values.ndim > 1 else 1)
+        sharing.note_threads(memory, m, lanes, at, width, writes=True)
+
+    def used(m: Any, lanes: Any, action: Any) -> None:
+        if m.guard is not None:
+            m.guard.order.using = lanes
+
+    def fetched(transfer: Transfer) -> None:
+        sharing.note_copy(transfer, writes=False)
+
+    def written(transfer: Transfer, values: Array) -> None:
+        sharing.note_copy(transfer, writes=True)
+
+    def combined(transfer: Transfer, *_: Any) -> None:
+        sharing.note_copy(transfer, writes=True, strong=True)
+
+    return [
+        (TensorMemory, "load", _tensor_access("read")),
+        (TensorMemory, "store", _tensor_access("made")),
+        (TensorMemory, "begin", _tensor_begin),
+        (TensorMemory, "end", lambda memory, operation: memory._m.guard.order.end(operation)),
+        (TensorMemory, "free", _tensor_free),
+        (GlobalMemory, "load", load),
+        (GlobalMemory, "store", store),
+        (Transfer, "load", fetched),
+        (Transfer, "read_global", fetched),
+        (Transfer, "write_global", written),
+        (Transfer, "combine_global", combined),
+        (instructions, "use", used),
+    ]
+
+
+def unordered(run: Callable[[], str]) -> list[str]:
+    """Return what the launches of `run` leave without an order, and what it finds itself."""
+    findings = Findings()
+    watcher = type("Watching", (Watcher,), {"findings": findings})
+    with ExitStack() as stack:
+        stack.enter_context(patch.object(machine, "SharedGuard", watcher))
+        for owner, name, told in _hooks(Sharing(findings)):
+            replacement = _both(told, getattr(owner, name))
+            stack.enter_context(patch.object(owner, name, replacement))
+        found = run()
+    if found or not findings.machines:
+        findings.texts.append(found or "nothing was watched")
+    return findings.texts
+
+
+def without(instruction: str, run: Callable[[], str]) -> str:
+    """Return why nothing depends on an instruction that `run` leaves out or changes, or ""."""
+    return ALL_ORDERED if MODELLED.match(instruction) and not unordered(run) else ""
+
+
+def _both(first: Callable[..., Any], second: Callable[..., Any]) -> Callable[..., Any]:
+    """Return what calls both, and returns what the second does."""
+
+    def call(*arguments: Any, **options: Any) -> Any:
+        first(*arguments, **options)
+        return second(*arguments, **options)
+
+    return call
