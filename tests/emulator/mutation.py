@@ -19,6 +19,7 @@ from tests.emulator.mutants import Mutant, mutants
 from tests.emulator.programs import SUBJECTS
 from tests.emulator.recording import WRONG, Program, record
 from tests.emulator.unjudged import survivors
+from tests.emulator.watching import without
 
 SCHEDULES: tuple[dict[str, Any], ...] = (
     {"completion": "late"},
@@ -52,7 +53,8 @@ def verdict(program: Program, mutant: Mutant) -> str:
         found = program.trial(changed, schedule)
         if found:
             return TOO_WEAK if reason else found
-    return reason or _what_runs_tells(program, mutant) or SURVIVED
+    told = reason or _what_runs_tells(program, mutant)
+    return told or without(mutant.before, lambda: program.trial(changed, {})) or SURVIVED
 
 
 def verdicts(program: Program, chosen: Iterable[Mutant]) -> dict[Mutant, str]:
