@@ -18,14 +18,17 @@ from astdsl.errors import (
     UnsupportedFeature,
     did_you_mean,
 )
+from astdsl.ir import ops
 from astdsl.ir.ops import INFERRED, SEQUENTIAL, SPREAD
 from astdsl.lang.blocks import BlockFunction, trace_for, trace_pipeline
-from astdsl.lang.indices import as_index
+from astdsl.lang.branching import as_condition
+from astdsl.lang.indices import as_index, form_of
 from astdsl.lang.shapes import as_extent
-from astdsl.lang.tracing import MOST_OPERATIONS, fault, require_trace
+from astdsl.lang.tracing import MOST_OPERATIONS, emit, fault, require_trace
 from astdsl.lang.values import Literal, Operand
 
 PLACEMENTS = {"sequential": SEQUENTIAL, "parallel": SPREAD, "auto": INFERRED}
+NO_STEP = "the step of a range is not 0"
 SCHEDULES = ("auto", "multistage")
 STREAM = "stream"
 # Options that LANGUAGE.md has and this version has not, with what to do instead.
@@ -79,10 +82,11 @@ def kernel_range(*bounds: Any) -> range | KernelRange:
         return range(*bounds)
     low, high, step = (0, *bounds, 1) if len(bounds) == 1 else (*bounds, 1)[:3]
     low, high, step = (as_index(b, "`range`") for b in (low, high, step))
-    if isinstance(step, Literal) and step.number == 0:
-        raise fault(
-            BadPipeline, "the step of a range is not 0", help="`range(n)` counts up in steps of 1"
-        )
+    known = form_of(step).constant
+    if known == 0:
+        raise fault(BadPipeline, NO_STEP, help="`range(n)` counts up in steps of 1")
+    if known is None:
+        emit(ops.Assert, condition=as_condition(step != 0).value, pieces=(NO_STEP,))
     return KernelRange(low, high, step)
 
 

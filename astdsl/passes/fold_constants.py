@@ -108,7 +108,9 @@ def _fold_pipeline(
 def _never_runs(bounds: tuple[Value, ...], constants: dict[Value, Any]) -> bool:
     if any(v not in constants for v in bounds):
         return False
-    return len(range(*(constants[v] for v in bounds))) == 0
+    low, high, step = (constants[v] for v in bounds)
+    # A step of 0 fails the assertion that stands before the loop.
+    return step == 0 or len(range(low, high, step)) == 0
 
 
 _STRUCTURED: dict[type[Op], Callable[[Any, dict[Value, Any], Emit], Sequence[Value] | None]] = {
