@@ -13,12 +13,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from astdsl.emulator.barrier_ends import BarrierEnds
 from astdsl.emulator.barrier_phases import BarrierPhases
 from astdsl.emulator.clocks import Clocks
 from astdsl.emulator.farewells import Farewells
 from astdsl.emulator.ledger import Ledger, Strength, word_keys
 from astdsl.emulator.mbarriers import BARRIER_BYTES, mbarriers_of
 from astdsl.emulator.races import SharedRaces
+from astdsl.emulator.unacquired import Unacquired
 
 if TYPE_CHECKING:
     from astdsl.emulator.asynchronous import Operation
@@ -89,6 +91,8 @@ class SharedGuard:
             self._ledgers.append(Ledger(m, wider))
         self._farewells = Farewells(m, self.clocks) if m.launch.cluster_size > 1 else None
         self._phases = BarrierPhases(m, self.clocks)
+        self._ends = BarrierEnds.of(m, self.clocks)
+        self._unacquired = Unacquired.of(m, shape)
         # What is accessed now is strong: no race with what is strong too.
         self.strong = False
 
@@ -101,6 +105,7 @@ class SharedGuard:
             busy = self._writing[rows, offsets >> _CHUNK_SHIFT] > 0
             if busy.any():
                 raise self._collision(lanes, rows, offsets, busy, "read")
+        self._check_acquired(lanes, rows, offsets)
         self.races.read(lanes, rows, offsets, width, strong=self.strong)
         self._farewells_note(lanes, rows)
 
@@ -112,6 +117,7 @@ class SharedGuard:
             busy = (self._writing[place] > 0) | (self._reading[place] > 0)
             if busy.any():
                 raise self._collision(lanes, rows, offsets, busy, "written")
+        self._check_acquired(lanes, rows, offsets)
         self._clean[rows, offsets >> _CHUNK_SHIFT] = False
         self.races.write(lanes, rows, offsets, width, strong=self.strong)
         self._farewells_note(lanes, rows)
@@ -183,6 +189,8 @@ class SharedGuard:
         """Note that warps arrive at mbarriers."""
         self.races.touch(lanes, rows, offsets, BARRIER_BYTES)
         columns = self._barriers.columns(offsets)
+        if self._ends is not None:
+            self._ends.note(lanes, rows, columns)
         own = self.races.untold(lanes)
         self._farewells_note(lanes, rows)
         for ledger in self._ledgers:
@@ -196,14 +204,26 @@ class SharedGuard:
         """Note that warps have seen phases of mbarriers complete."""
         self.races.touch(lanes, rows, offsets, BARRIER_BYTES)
         columns = self._barriers.columns(offsets)
+        if self._ends is not None:
+            self._ends.note(lanes, rows, columns)
+        if self._unacquired is not None and relaxed is None:
+            self._unacquired.acquire(rows, columns)
         for ledger in self._ledgers:
             ledger.mbarriers.take(ledger.clocks.warps(lanes), rows, columns, relaxed=relaxed)
         self.races.meet_whole(self.clocks.warps(lanes))
 
+    def end_mbarrier(self, lanes: Lanes, rows: Array, offsets: Array) -> None:
+        """Check that lanes may end mbarriers: nobody comes to them any more."""
+        if self._ends is not None:
+            self._ends.check(lanes, rows, self._barriers.columns(offsets), offsets)
+
     def complete_mbarrier(self, rows: Array, offsets: Array) -> None:
         """Note that an asynchronous operation has completed at mbarriers."""
+        columns = self._barriers.columns(offsets)
         for ledger in self._ledgers:
-            ledger.mbarriers.give_async(rows, self._barriers.columns(offsets))
+            ledger.mbarriers.give_async(rows, columns)
+        if self._unacquired is not None:
+            self._unacquired.tell(rows, columns)
 
     def tell_write(
         self, lanes: Lanes, target: tuple[Array, Array], size: int, barriers: Array,
@@ -223,6 +243,8 @@ class SharedGuard:
         """Run a memory fence of warps."""
         for ledger in self._ledgers:
             ledger.clocks.fence(lanes, scope)
+        if self._unacquired is not None:
+            self._unacquired.fence(self._m.block_of[lanes.sel])
 
     def signal(
         self, lanes: Lanes, space: str, addresses: Array, strength: Strength, *, reads: bool
@@ -270,6 +292,8 @@ class SharedGuard:
             self._uses.remove(use)
             counts = self._writing if use.writes else self._reading
             counts[use.index] -= 1
+            if use.writes and self._unacquired is not None:
+                self._unacquired.fill(use.index)
             if use.writes:
                 self._defined[use.index] = _ALL_DEFINED
                 self._clean[use.index] = True
@@ -292,6 +316,20 @@ class SharedGuard:
                 f" ({BARRIER_BYTES} bytes); end it with mbarrier.inval first",
                 int(lanes.index[at]),
             )
+
+    def _check_acquired(self, lanes: Lanes, rows: Array, offsets: Array) -> None:
+        """Fault if an ordinary access comes to what a relaxed wait alone has told of."""
+        if self._unacquired is None:
+            return
+        unknown = self._unacquired.unknown((rows, offsets >> _CHUNK_SHIFT))
+        if unknown.any():
+            at = int(np.argmax(unknown))
+            offset = int(np.broadcast_to(offsets, len(unknown))[at])
+            raise self._m.fault(
+                "E233", f"shared memory at {offset:#x} holds what a copy has brought, and a relaxed"
+                " wait for its mbarrier orders nothing", int(lanes.index[at]),
+                help="wait without `.relaxed`, or execute `fence.acq_rel` after the wait",
+            )  # fmt: skip
 
     def _check_defined(self, operation: Operation, lanes: Lanes, index: Index) -> None:
         undefined = self._defined[index] != _ALL_DEFINED
@@ -322,6 +360,8 @@ class SharedGuard:
     ) -> None:
         """Fault if an access of another warp is not ordered before the operation."""
         unordered = self.races.unordered(lanes, index, writes=writes)
+        if self._unacquired is not None:
+            unordered |= self._unacquired.unknown(index)
         if unordered.any():
             row, offset = self._place(index, unordered)
             verb = "overwrites" if writes else "reads"

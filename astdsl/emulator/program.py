@@ -6,6 +6,7 @@ one PTX text. Functions that the kernel calls follow its own instructions in one
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -31,6 +32,7 @@ _ASYNCHRONOUS = ("mbarrier.", "cp.async.bulk", "cp.reduce.async.bulk", "wgmma.",
 _MARKING = (
     "shfl.", "vote.", "match.", "redux.", "elect.", "mma.", "ldmatrix", "tcgen05.ld", "wgmma.",
 )  # fmt: skip
+_WAITS_RELAXED = re.compile(r"mbarrier\.t\w+_wait\..*relaxed")
 # `bar` is `barrier` with `.aligned` (PTX ISA 9.7.13.1).
 _ALIGNED = ("bar.sync", "bar.red", "bar.arrive", "bar.cta.")
 
@@ -57,6 +59,8 @@ class Program:
     fences: Fences = field(default_factory=Fences)
     cancels_clusters: bool = False
     loads_constants: bool = False
+    ends_mbarriers: bool = False
+    waits_relaxed: bool = False
     unwritten: tuple[Place, ...] = ()
     native: NativeCode = field(default_factory=lambda: NativeCode((), Budget()))
 
@@ -96,6 +100,8 @@ def prepare(module: Module, kernel: str) -> Program:
     program.fences = Fences(_has(program, "tcgen05.fence"), _has(program, "fence.mbarrier_init"))
     program.cancels_clusters = _has(program, "clusterlaunchcontrol.try_cancel")
     program.loads_constants = _has(program, "ld.global.nc")
+    program.ends_mbarriers = _has(program, "mbarrier.inval")
+    program.waits_relaxed = any(_WAITS_RELAXED.match(i.opcode) for i in program.instructions)
     return program
 
 

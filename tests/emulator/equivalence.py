@@ -169,6 +169,9 @@ def _threads_touch_nothing(text: list[str], mutant: Mutant) -> bool:
     # Nor may products use tensor memory after it that the warps have used before it.
     touched = any(re.search(r"tcgen05\.(?:ld|st)\b", line) for line in before)
     after = _between(text, mutant.line, bars, 1)
+    # Nor may an mbarrier end that others still wait for.
+    if any("mbarrier.inval" in line for line in after):
+        return False
     if touched and any(re.search(r"tcgen05\.(?:mma|cp)\b", line) for line in after):
         return False
     return not shared and _any(before, WAITS)

@@ -86,6 +86,10 @@ HAZARDS = {
     "collective-without-its-warp": "@%p0 exit; .loc 1 8 1\n ldmatrix.sync.aligned.m8n8.x1"
     ".shared.b16 {%r6}, [%r1];",
     "use-of-no-mbarrier": "mbarrier.arrive.shared::cta.b64 _, [%r1+64];",
+    "mbarrier-ended-early": BARRIER + LOAD.format(bytes=256) + WAIT + ".loc 1 8 1\n @%p0 mbarrier"
+    ".inval.shared::cta.b64 [%r2];",
+    "relaxed-wait": BARRIER + LOAD.format(bytes=256) + WAIT.replace("parity", "parity.relaxed.cta")
+    + READ,
     "live-mbarrier-touched": BARRIER + ".loc 1 8 1\n @%p0 st.shared.b32 [%r2], %r0;",
     "reduction-of-a-constant": "ld.global.nc.b32 %r6, [%d0]; .loc 1 8 1\n"
     "red.global.add.u32 [%d0], 1;",

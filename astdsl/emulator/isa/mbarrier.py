@@ -91,6 +91,8 @@ def prepare_inval(ops: Operands) -> Execute:
     def execute(m: Machine, lanes: Lanes) -> None:
         rows, offsets = place(m, lanes)
         use(m, lanes, lambda b: b.invalidate(rows, offsets))
+        if m.guard is not None:
+            m.guard.end_mbarrier(lanes, rows, offsets)
 
     return execute
 
