@@ -99,9 +99,10 @@ def run(
     With `exclusive` no two blocks (of different clusters) may store in one place, where no atomics
     let them wait for each other; nor two crews of `crew_threads` threads of a block, if not 0.
     Without `check` hazards between threads are not looked for. `strict` says whether a missing
-    `tcgen05.fence` or `fence.mbarrier_init` is a fault; by default it is one in programs that have
-    any of that kind, since some compilers leave them out. With `fp8_accumulate="hardware"` the FP8
-    products of `wgmma` are summed in the 14 bits that Hopper keeps. Raises `DeviceFault`.
+    `tcgen05.fence` or `fence.mbarrier_init` is a fault, and a race in global memory between warps
+    of a block; by default it is one in programs that have any of that kind, or any barrier, since
+    some leave them out. With `fp8_accumulate="hardware"` the FP8 products of `wgmma` are summed in
+    the 14 bits that Hopper keeps. Raises `DeviceFault`.
     """
     if fp8_accumulate not in get_args(Sums):
         text = f"fp8_accumulate is exact or hardware, not {fp8_accumulate!r}"
@@ -127,7 +128,8 @@ def run(
     while len(waiting):
         launch = Launch(
             grid3, block3, cluster3, waiting.launch(batch), completion, check, order,
-            program.fences if strict is None else Fences(strict, strict), waiting, fp8_accumulate,
+            program.fences if strict is None else Fences(strict, strict, strict), waiting,
+            fp8_accumulate,
         )  # fmt: skip
         if reused is None or reused.n_blocks != len(launch.index[0]):
             reused = _Storage(program, launch, shared_bytes)

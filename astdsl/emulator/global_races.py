@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from astdsl.emulator.clocks import BlockClocks, Clocks
+from astdsl.emulator.scalars import UNSIGNED
 from astdsl.emulator.stamps import (
     BLOCK_SHIFT,
     BY_COPY,
@@ -46,6 +47,7 @@ __all__ = ["GlobalRaces"]
 MOST_ACTORS = 2048
 BUDGET_BYTES = 1 << 28
 LOG_BYTES = 1 << 26
+_WORD_BYTES = 8
 # What a read in the log takes, in units of its addresses: they and who read, at most.
 _LOGGED = 2
 _APART = (
@@ -96,11 +98,8 @@ class _Access:
             return np.ones(len(self.addresses), np.bool_)
         start, view = self.allocation.view(self.width)
         old = view[(self.addresses - start) // self.width]
-        n = len(self.addresses)
-        before = np.ascontiguousarray(old).view(np.uint8).reshape(n, self.width)
-        after = np.ascontiguousarray(self.values).view(np.uint8).reshape(n, self.width)
-        differs: BoolArray = (before != after).any(axis=1)
-        return differs
+        differs = _elements(old, self.width) != _elements(self.values, self.width)
+        return differs if differs.ndim == 1 else differs.any(axis=1)
 
 
 class GlobalRaces:
@@ -128,6 +127,8 @@ class GlobalRaces:
             first_block = last.first_block + len(last.axes[0])
             first_time = last.first_time + len(last.places)
         self._alone = not m.program.meets_other_blocks
+        # Warps that nothing of the program could ever order are not told of it.
+        self._within = not self._alone or self._exclusive or m.launch.fences.barriers
         self._size = m.launch.cluster_size
         self._reach = self._size
         self.clocks = clocks
@@ -206,7 +207,7 @@ class GlobalRaces:
     def _read(self, access: _Access) -> None:
         low = access.allocation.low
         for each in self._others(access):
-            self._check(access, each, WRITTEN)
+            self._check(access, each, (WRITTEN,))
         # Who waits for a copy knows of its bytes, and not of the warp that issued it.
         if low in self._lost or (access.by_copy and not self._alone):
             return
@@ -226,8 +227,7 @@ class GlobalRaces:
         exclusive = self._exclusive and self._alone
         changes = None if exclusive else access.changes()
         for each in self._others(access):
-            for kind in (READ, ELSEWHERE, WRITTEN):
-                self._check(access, each, kind, changes)
+            self._check(access, each, (READ, ELSEWHERE, WRITTEN), changes)
         if changes is not None and self._alone and not changes.all():
             access = _some(access, changes)
         if len(access.addresses):
@@ -240,23 +240,25 @@ class GlobalRaces:
         return [stamps for stamps in found if stamps is not None]
 
     def _check(
-        self, access: _Access, stamps: Stamps, kind: int, only: BoolArray | None = None
-    ) -> None:
-        if kind not in stamps.kinds:
-            return
-        at = stamps.places(access.addresses, access.width)
-        found = stamps.kinds[kind][at]
-        if not found.any():
-            return
-        bad = self._unordered(found, access)
-        if kind == WRITTEN and self._exclusive and self._alone and access.values is not None:
-            bad |= (found > 0) & (self._owner(found) != self._owner(access.who)[:, None])
-        if only is not None:
-            bad &= only[:, None]
-        if bad.any():
-            lane, k = (int(i) for i in np.unravel_index(int(np.argmax(bad)), bad.shape))
-            address = stamps.address(int(at[lane, k]))
-            raise self._race(access, lane, address, int(found[lane, k]), kind)
+        self, access: _Access, stamps: Stamps, kinds: tuple[int, ...],
+        only: BoolArray | None = None,
+    ) -> None:  # fmt: skip
+        kinds = tuple(kind for kind in kinds if kind in stamps.kinds)
+        at = stamps.places(access.addresses, access.width) if kinds else None
+        for kind in kinds:
+            found = stamps.kinds[kind][at]
+            # Mostly nobody has been there, or the same warp.
+            if not found.any() or not (_who(found) ^ access.who[:, None]).any():
+                continue
+            bad = self._unordered(found, access)
+            if kind == WRITTEN and self._exclusive and self._alone and access.values is not None:
+                bad |= (found > 0) & (self._owner(found) != self._owner(access.who)[:, None])
+            if only is not None:
+                bad &= only[:, None]
+            if at is not None and bad.any():
+                lane, k = (int(i) for i in np.unravel_index(int(np.argmax(bad)), bad.shape))
+                address = stamps.address(int(at[lane, k]))
+                raise self._race(access, lane, address, int(found[lane, k]), kind)
 
     def _unordered(self, found: Array, access: _Access) -> BoolArray:
         """Say which stamps, [n, k], nothing orders before what lanes do now."""
@@ -269,7 +271,7 @@ class GlobalRaces:
         actors = np.where(inside, local * clocks.n_warps + warps, 0)
         known = clocks.known[rows[:, None], mine[:, None], actors]
         late: BoolArray = (found >> TIME_SHIFT) - epoch.first_time > known
-        late &= inside & ((found & BY_COPY) == 0)
+        late &= inside & ((found & BY_COPY) == 0) & self._within
         return late | (~inside & (found > 0)) if self._alone else late
 
     def _owner(self, stamps: Array) -> Array:
@@ -314,17 +316,20 @@ class GlobalRaces:
 
     def _check_together(self, access: _Access, made: Array, won: Array) -> None:
         """Fault if two warps, or owners, have written one place by the same instruction."""
+        if access.values is None:
+            raise AssertionError("a weak write without values")
         exclusive = self._exclusive and self._alone
-        owner = self._owner if exclusive else _who
-        lost = np.flatnonzero((owner(won) != owner(made)[:, None]).any(axis=1))
-        if not len(lost):
+        owner = self._owner if exclusive or not self._within else _who
+        if not (won != made[:, None]).any():
             return
+        lost = np.flatnonzero((owner(won) != owner(made)[:, None]).any(axis=1))
         reached, last = np.unique(access.addresses[::-1], return_index=True)
         at = np.searchsorted(reached, access.addresses[lost])
         winners = len(made) - 1 - last[at]
         if not exclusive:
-            differs = _rows(access.values, lost) != _rows(access.values, winners)
-            keep = differs.any(axis=1)
+            values = _elements(access.values, access.width)
+            differs = values[lost] != values[winners]
+            keep = differs if differs.ndim == 1 else differs.any(axis=1)
             lost, winners = lost[keep], winners[keep]
         if len(lost):
             lane = int(lost[0])
@@ -378,11 +383,12 @@ def _who(stamps: Array) -> Array:
     return who
 
 
-def _rows(values: Array | None, lanes: Array) -> Array:
-    """Return what lanes write, as bytes, [n, width]."""
-    if values is None:
-        raise AssertionError("a weak access writes nothing")
-    return np.ascontiguousarray(values[lanes]).view(np.uint8).reshape(len(lanes), -1)
+def _elements(values: Array, width: int) -> Array:
+    """Return what lanes hold, `width` bytes each, as integers [n], or [n, words] of wide ones."""
+    plain = np.ascontiguousarray(values)
+    if width > _WORD_BYTES:
+        return plain.view(np.uint64).reshape(-1, width // _WORD_BYTES)
+    return plain.reshape(-1).view(UNSIGNED[8 * width])
 
 
 def _some(access: _Access, mask: BoolArray) -> _Access:

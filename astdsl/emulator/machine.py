@@ -68,10 +68,14 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class Fences:
-    """Which fences a program may not leave out, of those that some compilers leave out."""
+    """Of what some programs leave out, what this one may not.
+
+    `barriers`: those between accesses of global memory by the warps of a block.
+    """
 
     tcgen05: bool = False
     mbarrier_init: bool = False
+    barriers: bool = False
 
 
 @dataclass(frozen=True, slots=True)

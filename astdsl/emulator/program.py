@@ -32,6 +32,8 @@ _ASYNCHRONOUS = ("mbarrier.", "cp.async.bulk", "cp.reduce.async.bulk", "wgmma.",
 _MARKING = (
     "shfl.", "vote.", "match.", "redux.", "elect.", "mma.", "ldmatrix", "tcgen05.ld", "wgmma.",
 )  # fmt: skip
+# By which warps of one block wait for each other.
+_BARRIERS = ("bar.", "barrier.", "mbarrier.try_wait", "mbarrier.test_wait")
 _WAITS_RELAXED = re.compile(r"mbarrier\.t\w+_wait\..*relaxed")
 # `bar` is `barrier` with `.aligned` (PTX ISA 9.7.13.1).
 _ALIGNED = ("bar.sync", "bar.red", "bar.arrive", "bar.cta.")
@@ -97,7 +99,11 @@ def prepare(module: Module, kernel: str) -> Program:
     _cut(program)
     program.unwritten = _unwritten(program, prepared)
     program.native = NativeCode(prepared, Budget())
-    program.fences = Fences(_has(program, "tcgen05.fence"), _has(program, "fence.mbarrier_init"))
+    program.fences = Fences(
+        _has(program, "tcgen05.fence"),
+        _has(program, "fence.mbarrier_init"),
+        any(_has(program, opcode) for opcode in _BARRIERS),
+    )
     program.cancels_clusters = _has(program, "clusterlaunchcontrol.try_cancel")
     program.loads_constants = _has(program, "ld.global.nc")
     program.ends_mbarriers = _has(program, "mbarrier.inval")

@@ -84,8 +84,9 @@ class Stamps:
         reads[at] = made
         last = reads[at]
         for stamps in (before, made):
-            far = (stamps > 0) & (cluster(stamps) != cluster(last))
-            if far.any():
+            moved = (stamps != last) & (stamps > 0)
+            if moved.any():
+                far = moved & (cluster(stamps) != cluster(last))
                 self._of(ELSEWHERE)[at[far]] = stamps[far]
 
     def _of(self, kind: int) -> Array:
