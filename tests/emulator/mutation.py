@@ -33,7 +33,14 @@ TOO_WEAK = "found, and equivalent for a reason that is too weak"
 FAILURES = (SURVIVED, TOO_WEAK)
 NOT_EXECUTED = "no thread of this launch executes it"
 FREE_NUMBER = "no thread comes to the other number, so that the same threads meet there"
+ORDERED = "what it orders, other synchronisation orders too in this launch"
 ONE_WARP = "between the barriers around it one warp alone uses what is used on both sides"
+# What `ordering` can leave out, and how that is changed then.
+ORDERS = re.compile(
+    r"^(?:@!?%?\w+ )?(?:bar(?:rier)?\.sync|mbarrier\.(?:arrive|try_wait)\b|\S*wait_group"
+    r"|tcgen05\.fence)"
+)
+LEFT_OUT = ("deleted", "relaxed", "one group more in flight")
 NAMED = re.compile(r"\bbar\.sync (\d+), \d+;")
 
 
@@ -74,6 +81,9 @@ def _what_runs_tells(program: Program, mutant: Mutant) -> str:
         return NOT_EXECUTED
     if mutant.change == "deleted" and one_warp_on_both_sides(text, mutant, program.warps):
         return ONE_WARP
+    if mutant.change in LEFT_OUT and ORDERS.search(mutant.before):
+        gone = mutant.change == "deleted" and "arrive" in mutant.before
+        return "" if program.disorder(mutant.line, gone=gone) else ORDERED
     named = NAMED.search(mutant.before)
     if mutant.change != "other barrier" or not named:
         return ""

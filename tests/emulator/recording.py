@@ -19,6 +19,7 @@ import numpy as np
 import astdsl.emulator.device as emulator
 from astdsl.emulator import DeviceFault
 from astdsl.emulator.arguments import Unwritten
+from tests.emulator.ordering import disorder
 from tests.emulator.written import Launch
 from tests.peers import cases
 from tests.peers.launches import stored
@@ -88,6 +89,16 @@ class Program:
                     stack.enter_context(patch.object(program, name, bodies))
             self._run(self.ptx, {})
         return found
+
+    def disorder(self, line: int, *, gone: bool) -> list[str]:
+        """Return what is not ordered in a run without what one line orders.
+
+        With `gone` nobody arrives there at an mbarrier, either.
+        """
+        codes: list[str] = []
+        run = lambda: codes.append(self._run(self.ptx, {}))  # noqa: E731 - one use
+        found = disorder(run, line, gone=gone, fenced=self.strict)
+        return found + [code for code in codes if code]
 
     def _run(self, ptx: str, schedule: dict[str, Any]) -> str:
         for array, start in zip(self.arrays, self.before, strict=True):
