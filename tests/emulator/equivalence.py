@@ -38,7 +38,8 @@ TELLS = re.compile(
     r"\b(?:st|red|atom)\.(?:\w+\.)*(?:release|acq_rel|relaxed)|fence\.acq_rel|membar"
 )
 MEETING = re.compile(r"^(?:@own )?bar(?:rier)?\.(?:sync|cluster\.wait)")
-ASYNC_SIGNAL = re.compile(r"complete_tx|tcgen05\.commit")
+# Not `st.async` and `red.async`: NVIDIA's example of them fences nothing but by cluster.sync().
+ASYNC_SIGNAL = re.compile(r"(?:cp|clusterlaunchcontrol)\.\S*complete_tx|tcgen05\.commit")
 CLUSTER_ARRIVE = re.compile(r"barrier\.cluster\.arrive")
 READ_ALL = re.compile(r"bulk\.wait_group\.read 0;")
 BULK_STORE = re.compile(r"global\.shared::cta")
@@ -330,13 +331,15 @@ def _only_barriers_were_made(text: list[str], mutant: Mutant) -> bool:
         return False
     before = [text[at] for at in reached(text, mutant.line, -1, MEETING)]
     shown = any("fence.mbarrier_init" in line for line in before)
-    return shown and not any(ORDINARY.search(line) for line in before)
+    return shown and not any(ORDINARY.search(line) or "tcgen05.alloc" in line for line in before)
 
 
 def _cluster_only_ends(text: list[str], mutant: Mutant) -> bool:
     if not _is(mutant, r"barrier\.cluster\.arrive", "relaxed"):
         return False
     after = [text[at] for at in reached(text, mutant.line, 1)]
+    if any("tcgen05.dealloc" in line for line in after):
+        return False
     return not _any(after, USES) and not any(ORDINARY.search(line) for line in after)
 
 

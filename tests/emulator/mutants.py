@@ -25,6 +25,9 @@ KEPT = re.compile(
     r"(?:try|test)_wait|cp\.async\.(?:c[ag]|bulk\.(?!commit|wait))|cp\.reduce|tcgen05\.alloc|\bmapa\."
     r"|atom\.|\bld\.|\bst\.|\bred\.|cp_fenceproxy|try_cancel"
 )
+FILLS = re.compile(
+    r"cp\.(?:reduce\.)?async\.(?:bulk\.(?!commit|wait)|c[ag])|(?:st|red)\.async|try_cancel"
+)
 COPY = re.compile(r"cp\.(?:reduce\.)?async\.bulk\.(?!commit|wait)")
 Changes = Iterator[tuple[str, str]]
 
@@ -102,7 +105,7 @@ def _arrivals(line: str) -> Changes:
 
 def _slot(line: str) -> Changes:
     """Yield another place in shared memory, of what a copy fills or reads."""
-    if not re.search(r"cp\.(?:reduce\.)?async\.(?:bulk\.(?!commit|wait)|c[ag])", line):
+    if not FILLS.search(line):
         return
     places = re.findall(r"\[(%r?\w+)\]", line)
     stores = "global.shared::cta" in line

@@ -19,6 +19,7 @@ from tests.acceptance import test_warpgroups as groups
 from tests.acceptance.test_deletions import PROGRAMS
 from tests.emulator.recording import Subject, ours, peer, written
 from tests.emulator.written import WRITTEN
+from tests.emulator.written_clusters import WRITTEN_CLUSTERS
 
 Array = np.ndarray[Any, Any]
 HOPPER, BLACKWELL = "sm_90a", "sm_100a"
@@ -106,5 +107,5 @@ SUBJECTS: dict[str, Subject] = {
     **_scheduled(),
     **_by_hand(),
     **{stem: peer(stem) for stem in PEERS},
-    **{name: written(make) for name, make in WRITTEN.items()},
+    **{name: written(make) for name, make in {**WRITTEN, **WRITTEN_CLUSTERS}.items()},
 }

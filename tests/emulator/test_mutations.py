@@ -31,6 +31,7 @@ tcgen05.alloc.cta_group::1.sync.aligned.shared::cta.b32 [%r1], 64;
 ld.acquire.gpu.global.b32 %r1, [%d1];
 barrier.cluster.arrive.release.aligned;
 fence.acq_rel.gpu;
+st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.b32 [%r1], %r2, [%r3];
 """
 
 
@@ -68,6 +69,7 @@ def test_every_instruction_of_synchronisation_has_mutants() -> None:
         10: ["relaxed"],
         11: ["deleted", "relaxed"],
         12: ["deleted"],
+        13: ["next barrier", "other slot"],
     }
 
 
