@@ -98,7 +98,7 @@ class _Access:
             return np.ones(len(self.addresses), np.bool_)
         start, view = self.allocation.view(self.width)
         old = view[(self.addresses - start) // self.width]
-        differs = _elements(old, self.width) != _elements(self.values, self.width)
+        differs: BoolArray = _elements(old, self.width) != _elements(self.values, self.width)
         return differs if differs.ndim == 1 else differs.any(axis=1)
 
 

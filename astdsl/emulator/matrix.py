@@ -16,11 +16,16 @@ from numpy.typing import NDArray
 
 from astdsl.emulator.native import copies
 
-__all__ = ["ELEMENT_BYTES", "INTEGERS", "accumulate", "multiply", "widen"]
+__all__ = ["ELEMENT_BYTES", "INTEGERS", "PACKED", "accumulate", "contain", "multiply", "widen"]
 
 ELEMENT_BYTES = {
     "f16": 2, "bf16": 2, "tf32": 4, "e4m3": 1, "e5m2": 1, "s8": 1, "u8": 1, "e2m1x2": 1,
+    "e2m1": 1, "e2m3": 1, "e3m2": 1,
 }  # fmt: skip
+# Bits of what lies packed in shared memory, 16 elements in 16 bytes (PTX ISA 9.7.16.10.4.4), and in
+# bytes of its own elsewhere.
+PACKED = {"e2m1": 4, "e2m3": 6, "e3m2": 6}
+_PACK = 16
 INTEGERS = frozenset({"s8", "u8"})
 _BYTE_TYPES: dict[str, Any] = {
     "e4m3": ml_dtypes.float8_e4m3fn,
@@ -29,6 +34,9 @@ _BYTE_TYPES: dict[str, Any] = {
     "u8": np.uint8,
     "ue8m0": ml_dtypes.float8_e8m0fnu,
     "ue4m3": ml_dtypes.float8_e4m3fn,
+    "e2m1": ml_dtypes.float4_e2m1fn,
+    "e2m3": ml_dtypes.float6_e2m3fn,
+    "e3m2": ml_dtypes.float6_e3m2fn,
 }
 # tf32 keeps 10 bits of mantissa: the hardware ignores the low 13 bits of the register.
 _TF32_MASK = np.uint32(0xFFFFE000)
@@ -45,8 +53,28 @@ def _byte_table(name: str) -> Array:
     bits = np.arange(256, dtype=np.uint8)
     if name == "ue4m3":
         bits &= np.uint8(0x7F)
+    if name in PACKED:
+        bits = bits >> np.uint8(_place(PACKED[name])) & np.uint8((1 << PACKED[name]) - 1)
     table: Array = bits.view(_BYTE_TYPES[name]).astype(wide)
     return table
+
+
+def _place(bits: int) -> int:
+    """Return where the element begins in its byte: 4 bits stand in the middle of it."""
+    return 2 if bits == 4 else 0
+
+
+def contain(packed: Array, bits: int) -> Array:
+    """Return rows [..., 16 n] bytes of 16 packed elements each as bytes (PTX ISA 9.7.16.9.1).
+
+    The elements follow each other from the lowest bit on; the bytes behind them are padding.
+    """
+    rows = packed.reshape(*packed.shape[:-1], -1, _PACK)
+    stream = np.unpackbits(rows, axis=-1, bitorder="little")[..., : _PACK * bits]
+    elements = stream.reshape(*rows.shape, bits)
+    weights = 1 << np.arange(bits, dtype=np.uint8)
+    values: Array = (elements * weights).sum(axis=-1, dtype=np.uint8) << np.uint8(_place(bits))
+    return values.astype(np.uint8).reshape(packed.shape)
 
 
 @lru_cache(maxsize=1)

@@ -56,7 +56,8 @@ class TensorTile:
 class ScaleTile:
     """The scales of one operand for one step: byte `first` on, `count` of them for each row.
 
-    Row r has its scales in lane r % 32 of column `column + r / 32` (PTX ISA 9.7.16.10.7).
+    Row r has its scales in lane r % 32 of column `column + r / 32`, and the same in all four
+    partitions of 32 lanes (PTX ISA 9.7.16.10.7).
     """
 
     rows: int
@@ -67,14 +68,21 @@ class ScaleTile:
     @property
     def tile(self) -> TensorTile:
         """Return the cells that hold the scales."""
-        return TensorTile(np.arange(32), slice(self.column, self.column + -(-self.rows // 32)))
+        return TensorTile(np.arange(128), slice(self.column, self.column + -(-self.rows // 32)))
 
     def read(self, data: Array, blocks: Array, name: str) -> Array:
-        """Return the scales, [blocks, rows, count]."""
-        row = np.arange(self.rows)
-        cells = data[blocks[:, None], row % 32, self.column + row // 32]
-        raw = cells.view(np.uint8).reshape(len(blocks), self.rows, 4)
-        return widen(raw[:, :, self.first : self.first + self.count], name)
+        """Return the scales, [blocks, rows, count]; raises `FormatError` for unequal copies."""
+        row, copies = np.arange(self.rows), np.arange(0, 128, 32)
+        lanes = copies[:, None] + row % 32
+        cells = data[blocks[:, None, None], lanes, self.column + row // 32]
+        raw = cells.view(np.uint8).reshape(len(blocks), len(copies), self.rows, 4)
+        raw = raw[..., self.first : self.first + self.count]
+        if (raw != raw[:, :1]).any():
+            raise FormatError(
+                f"the scale factors from column {self.column} on are not the same in all four "
+                "partitions of 32 lanes"
+            )
+        return widen(raw[:, 0], name)
 
 
 class Step(NamedTuple):
@@ -133,9 +141,11 @@ class TensorProduct:
     steps: list[Step] = field(default_factory=list)
     d_tile: TensorTile = field(init=False)
     operation: Operation = field(init=False)
+    pc: int = field(init=False)
 
     def __post_init__(self) -> None:
         m, d = self.m, self.descriptor
+        self.pc = m.pc
         what = f"tcgen05.mma m{d.m}n{d.n}"
         self.d_tile = self._tile_of_d()
         self.operation = Operation(self._perform, what, m.place_text(m.pc), ORDER, blocks=self.rows)
@@ -241,7 +251,11 @@ class TensorProduct:
         if not scales:
             return values
         data, name = tensor_memory(self.m).data, self.descriptor.scale_type
-        factors = np.concatenate([s.read(data, self.rows, name) for s in scales], axis=2)
+        try:
+            factors = np.concatenate([s.read(data, self.rows, name) for s in scales], axis=2)
+        except FormatError as error:
+            self.m.pc = self.pc
+            raise self.m.fault("E281", str(error), int(self.lanes.index[0])) from None
         scaled: Array = values * np.repeat(factors, values.shape[2] // factors.shape[2], axis=2)
         return scaled
 

@@ -21,7 +21,7 @@ from astdsl.emulator.formats.descriptors import (
 )
 from astdsl.emulator.formats.errors import FormatError
 from astdsl.emulator.guard import Index, chunk_index
-from astdsl.emulator.matrix import widen
+from astdsl.emulator.matrix import PACKED, contain, widen
 from astdsl.emulator.native.copies import widen_chunks
 
 if TYPE_CHECKING:
@@ -87,8 +87,8 @@ def read_tiles(m: Machine, rows: Array, tiles: list[SharedTile], name: str) -> A
     if name == "f16" and isinstance(index[0], slice):
         values = widen_chunks(m.memory.shared.data, chunks)
     if values is None:
-        raw = _gather(m.memory.shared.data.view(np.complex128), index)
-        values = widen(raw.view(np.uint8), name)
+        raw = _gather(m.memory.shared.data.view(np.complex128), index).view(np.uint8)
+        values = widen(contain(raw, PACKED[name]) if name in PACKED else raw, name)
     return values.transpose(0, 2, 1) if mn_major else values
 
 

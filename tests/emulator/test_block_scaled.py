@@ -109,6 +109,21 @@ def test_scales_that_nothing_has_written_are_a_fault() -> None:
     assert "scale factors" in fault("E231", "\n".join(lines), image=image)
 
 
+@pytest.mark.parametrize("completion", COMPLETIONS)
+def test_scales_must_be_the_same_in_all_partitions(completion: Completion) -> None:
+    """PTX ISA 9.7.16.10.7: they "need to be duplicated to all 32 lane partitions"."""
+    image, code, _ = case("mxf8f6f4")
+    half = code.replace("32x128b.warpx4 [%r14]", "64x128b.warpx2::02_13 [%r14]")
+    assert "not the same in all four" in fault("E281", finished(half), image, N, completion)
+    once = "mov.u32 %r16, 0x7f7f7f7f; setp.lt.u32 %p3, %r0, 32;"
+    once += "@%p3 tcgen05.st.sync.aligned.32x32b.x4.b32 [%r14], {%r16, %r16, %r16, %r16};"
+    once += "@%p3 tcgen05.wait::st.sync.aligned; tcgen05.fence::before_thread_sync; bar.sync 0;"
+    once += "tcgen05.fence::after_thread_sync;"
+    at = code.index("@%p0 tcgen05.cp")
+    rest = code[at:].partition("\n")[2]
+    assert "scale factors" in fault("E231", finished(code[:at] + once + rest), image, N, completion)
+
+
 def test_scales_beyond_their_cell_are_a_fault() -> None:
     image, code, _ = case("mxf4nvf4", first=1)
     assert "from byte 1 of a cell on" in fault("E281", code, image=image)

@@ -19,6 +19,7 @@ from astdsl.emulator.isa import Control, controls
 from astdsl.emulator.isa.memory import space_of
 from astdsl.emulator.isa.warp import WARP, Warps, collective
 from astdsl.emulator.lanes import Lanes
+from astdsl.emulator.matrix import contain
 from astdsl.emulator.scalars import UNSIGNED, Array
 from astdsl.emulator.syntax import Immediate
 from astdsl.emulator.undefined import mark
@@ -54,15 +55,6 @@ def _count(ops: Operands, bytes_shape: str) -> int:
         "the forms are .m8n8 of .b16, .m8n16 of packed elements, and of bytes with .trans "
         f".{bytes_shape}"
     )
-
-
-def _decompressed(rows: Array, bits: int) -> Array:
-    """Return rows [..., 16 bytes] of 16 packed elements as bytes (PTX ISA 9.7.16.9.1)."""
-    stream = np.unpackbits(rows, axis=-1, bitorder="little")[..., : 16 * bits]
-    elements = stream.reshape(*rows.shape[:-1], 16, bits)
-    weights = 1 << np.arange(bits, dtype=np.uint8)
-    values: Array = (elements * weights).sum(axis=-1, dtype=np.uint8) << (2 if bits == 4 else 0)
-    return values.astype(np.uint8)
 
 
 def _check_whole(m: Machine, lanes: Lanes, warps: Warps) -> None:
@@ -109,7 +101,7 @@ def prepare_ldmatrix(ops: Operands) -> Control:
             )
             at = _by_warp(warps, group, rows)
             raw = np.ascontiguousarray(found[at]).view(np.uint8)
-            groups.append(_decompressed(raw, bits) if bits else raw)
+            groups.append(contain(raw, bits) if bits else raw)
             missed.append(None if missing is None else np.logical_or.reduce(missing[at], axis=1))
         for k, (write, to) in enumerate(zip(writes, places, strict=True)):
             words = _fragments(groups, k, shape, transposed)

@@ -27,6 +27,7 @@ from astdsl.emulator.formats.fragments import (
     tmem_access,
 )
 from astdsl.emulator.isa import Control, Execute, controls, executes
+from astdsl.emulator.matrix import contain
 from astdsl.emulator.native.copies import register_addresses, transpose
 from astdsl.emulator.products import register_rows
 from astdsl.emulator.spread import Spread, own, pairs
@@ -332,21 +333,40 @@ _COPIES = {
 }
 
 
+# Formats that a copy unpacks -> bits of an element.
+_PACKED = {"b6x16_p32": 6, "b4x16_p64": 4}
+
+
+@dataclass(frozen=True, slots=True)
+class _CopyShape:
+    """What a copy reads, in which lanes the copies of each 32 rows begin, and how it unpacks."""
+
+    source: OperandShape
+    targets: tuple[tuple[int, ...], ...]
+    packed_bits: int
+
+
 @executes("tcgen05.cp")
 def prepare_copy(ops: Operands) -> Execute:
-    """`tcgen05.cp.cta_group.shape{.multicast} [taddr], descriptor`: shared to tensor memory."""
+    """`tcgen05.cp.cta_group.shape{.multicast}{.b8x16.format} [taddr], descriptor`.
+
+    From shared to tensor memory; packed elements of 4 or 6 bits become bytes on the way.
+    """
     shape = next((w for w in ops.modifiers if w in {s for s, _ in _COPIES}), "")
     cast = next((w for w in ops.modifiers if w.startswith("warpx")), "")
     row = _COPIES.get((shape, cast))
     if row is None:
         raise ops.refuse("supported are " + ", ".join(".".join(k).strip(".") for k in _COPIES))
-    ops.allow("cp", "cta_group::1", "cta_group::2", shape, cast)
+    format_ = next((word for word in ops.modifiers if word in _PACKED), "")
+    if ops.has("b8x16") != bool(format_):
+        raise ops.refuse("the formats are .b8x16.b6x16_p32 and .b8x16.b4x16_p64")
+    ops.allow("cp", "cta_group::1", "cta_group::2", shape, cast, "b8x16", format_)
     reach = pairs if ops.has("cta_group::2") else own
     if not isinstance(ops.args[0], Address):
         raise ops.refuse("the destination is an address of tensor memory")
     address, descriptor = ops.address(ops.args[0]), ops.source(ops.args[1], "b64")
     ops.sensitive += ops.reads
-    operand = OperandShape(row[0], row[1], 1)
+    move = _CopyShape(OperandShape(row[0], row[1], 1), row[2], _PACKED.get(format_, 0))
 
     def execute(m: Machine, lanes: Lanes) -> None:
         addresses = np.broadcast_to(address(m, lanes), lanes.n)
@@ -355,15 +375,13 @@ def prepare_copy(ops: Operands) -> Execute:
             some = lanes.where(addresses == start)
             spread = reach(m, some)
             chosen = spread.of(bits[addresses == start])
-            _issue_copy(m, spread, int(start), chosen, operand, row[2])
+            _issue_copy(m, spread, int(start), chosen, move)
 
     return execute
 
 
-def _issue_copy(
-    m: Machine, spread: Spread, address: int, bits: Array, shape: OperandShape,
-    targets: tuple[tuple[int, ...], ...],
-) -> None:  # fmt: skip
+def _issue_copy(m: Machine, spread: Spread, address: int, bits: Array, move: _CopyShape) -> None:
+    shape = move.source
     memory, lanes, rows = tensor_memory(m), spread.lanes, spread.rows
     lane = int(lanes.index[0])
     try:
@@ -378,8 +396,10 @@ def _issue_copy(
 
     def perform() -> None:
         raw = np.ascontiguousarray(m.memory.shared.data.view(np.complex128)[index])
+        if move.packed_bits:
+            raw = contain(raw.view(np.uint8), move.packed_bits)
         cells = raw.view(np.uint32).reshape(len(rows), -1, 32, n_columns)
-        for part, lanes_of_part in enumerate(targets):
+        for part, lanes_of_part in enumerate(move.targets):
             for start in lanes_of_part:
                 memory.data[rows, start : start + 32, columns] = cells[:, part]
         memory.end(operation)

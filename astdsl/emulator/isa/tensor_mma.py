@@ -22,7 +22,7 @@ from astdsl.emulator.formats.instruction import (
 )
 from astdsl.emulator.isa import Execute, executes
 from astdsl.emulator.isa.tcgen05 import GROUPS
-from astdsl.emulator.matrix import ELEMENT_BYTES
+from astdsl.emulator.matrix import PACKED
 from astdsl.emulator.scalars import one_a_lane
 from astdsl.emulator.spread import own, pairs
 from astdsl.emulator.syntax import Address, Immediate, Vector
@@ -140,9 +140,9 @@ class _Mma:
     def _operands(
         self, m: Machine, lanes: Lanes, d: InstructionDescriptor
     ) -> tuple[SharedTile | TensorTile, SharedTile]:
-        for name in (d.a_type, d.b_type):
-            if name not in ELEMENT_BYTES:
-                raise FormatError(f"operands of type {name} are not supported")
+        for name, transposed in ((d.a_type, d.transpose_a), (d.b_type, d.transpose_b)):
+            if transposed and name in PACKED:
+                raise FormatError(f"operands of type {name} are K-major")
         size, depth = self.kind.element_bytes, self.kind.depth
         # Each block of a pair holds half of the rows of A and half of the columns of B.
         a_rows, b_rows = d.m // self.n_blocks, d.n // self.n_blocks
