@@ -99,7 +99,9 @@ class _Access:
         start, view = self.allocation.view(self.width)
         old = view[(self.addresses - start) // self.width]
         differs: BoolArray = _elements(old, self.width) != _elements(self.values, self.width)
-        return differs if differs.ndim == 1 else differs.any(axis=1)
+        if differs.ndim > 1:
+            differs = np.logical_or.reduce(differs, axis=1)
+        return differs
 
 
 class GlobalRaces:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from astdsl.emulator import run
 from astdsl.emulator.asynchronous import Completion
 from astdsl.emulator.formats.swizzle import Swizzle, swizzle
-from astdsl.emulator.formats.tensormap import OutOfBounds, TensorMap
+from astdsl.emulator.formats.tensormap import OutOfBounds, TensorDataType, TensorMap
 from tests.emulator.asm import faulting, kernel, map_address, wait
 
 COMPLETIONS = ["late", "early", 7]
@@ -88,6 +88,26 @@ def test_elements_outside_are_zero(corner: tuple[int, ...]) -> None:
     padded = np.pad(array, 512)
     x, y = corner
     assert np.array_equal(out, padded[512 + y : 520 + y, 512 + x : 544 + x])
+
+
+@pytest.mark.parametrize("corner", [(0, 0), (34, 5), (200, 60), (-6, -1)])
+def test_pairs_of_4_bit_elements_are_copied_as_they_are(corner: tuple[int, int]) -> None:
+    """PTX ISA 5.5.1.1, `.b4x16`; dimensions and coordinates count elements."""
+    raw = np.random.default_rng(2).integers(0, 256, (64, 128)).astype(np.uint8)
+    kind, at = TensorDataType.U4_ALIGN8B, int(raw.ctypes.data)
+    m = TensorMap(kind, at, (256, 64), (128,), (64, 8), swizzle=Swizzle.B32, arrays=(raw,))
+    out = load(m, corner)[swizzle(np.arange(256), Swizzle.B32)]
+    x, y = corner
+    padded = np.pad(raw, 64)
+    box = padded[64 + y : 72 + y, 64 + x // 2 : 96 + x // 2]
+    assert np.array_equal(out.reshape(8, 32), box)
+
+
+def test_pairs_of_4_bit_elements_are_not_divided() -> None:
+    raw = np.zeros((8, 128), np.uint8)
+    kind, at = TensorDataType.U4_ALIGN8B, int(raw.ctypes.data)
+    m = TensorMap(kind, at, (256, 8), (128,), (64, 8), arrays=(raw,))
+    assert "a coordinate of pairs" in fault("E221", lambda: load(m, (3, 0)))
 
 
 def test_elements_outside_may_be_nan() -> None:

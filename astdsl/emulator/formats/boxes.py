@@ -22,9 +22,7 @@ __all__ = ["BoxUnits", "box_units", "fill_pattern", "require_plain", "shared_uni
 
 _UNIT_BYTES = 16
 _CONVERTED = frozenset({TensorDataType.F32_FTZ, TensorDataType.TF32, TensorDataType.TF32_FTZ})
-_PACKED = frozenset(
-    {TensorDataType.U4_ALIGN8B, TensorDataType.U4_ALIGN16B, TensorDataType.U6_ALIGN16B}
-)
+_PADDED = frozenset({TensorDataType.U4_ALIGN16B, TensorDataType.U6_ALIGN16B})
 
 
 class BoxUnits(NamedTuple):
@@ -43,7 +41,7 @@ def require_plain(m: TensorMap) -> None:
     """Refuse by name the maps that copies do not model yet."""
     if m.interleave is not Interleave.NONE:
         raise FormatError(f"tensor maps with interleave {m.interleave.name} are not supported")
-    if m.dtype in _PACKED:
+    if m.dtype in _PADDED:
         raise FormatError(f"tensor maps of type {m.dtype.name} are not supported; use U8")
     if m.dtype in _CONVERTED:
         raise FormatError(

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from functools import cached_property
 from typing import Any
@@ -183,6 +183,16 @@ class TensorMap:
             return (1, *self.element_strides[1:])
         return self.element_strides
 
+    def by_bytes(self) -> TensorMap:
+        """Return the map of the same memory in bytes; of packed pairs of 4-bit elements alone.
+
+        They are copied as they are (PTX ISA 5.5.1.1, `.b4x16`); other types are returned as such.
+        """
+        if self.dtype is not TensorDataType.U4_ALIGN8B:
+            return self
+        dims, box = (self.dims[0] // 2, *self.dims[1:]), (self.box[0] // 2, *self.box[1:])
+        return replace(self, dtype=TensorDataType.U8, dims=dims, box=box)
+
     def to_bytes(self) -> bytes:
         """Pack all fields into 128 bytes."""
         pad = (0,) * (5 - self.rank)
@@ -265,6 +275,8 @@ def _check_modes(m: TensorMap) -> None:
     )
     if m.dtype in _ALIGN16B_TYPES:
         _require(m.dims[0] % 128 == 0 and m.box[0] == 128, "ALIGN16B: dim 0 % 128 == 0, box 128")
+    if m.dtype is _T.U4_ALIGN8B:
+        _require(m.dims[0] % 2 == 0, "ALIGN8B: dim 0 % 2 == 0")
     _require(
         m.out_of_bounds is OutOfBounds.ZERO or m.dtype in FLOAT_TYPES,
         f"out-of-bounds fill NaN needs a float type, not {m.dtype.name}",

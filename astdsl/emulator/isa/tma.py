@@ -99,6 +99,10 @@ class _Box:
             [one_a_lane(get(m, lanes), lanes.n).astype(np.int64) for get in self._coordinates],
             axis=1,
         )
+        if found.dtype is TensorDataType.U4_ALIGN8B:
+            require_aligned(m, lanes, corner[:, 0], 2, "a coordinate of pairs of 4-bit elements")
+            corner[:, 0] //= 2
+            found = found.by_bytes()
         size = found.box_bytes * (4 if self._chooses else 1)
         rows, starts = m.memory.shared_place(m, lanes, self._address(m, lanes), size)
         if spread.at is not None:

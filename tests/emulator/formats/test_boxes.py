@@ -86,7 +86,7 @@ def test_outside_is_zero_or_a_quiet_nan() -> None:
     assert np.isnan(np.array(fill_pattern(nan), np.uint16).view(np.float16))
 
 
-@pytest.mark.parametrize("dtype", [TensorDataType.TF32, TensorDataType.U4_ALIGN8B])
+@pytest.mark.parametrize("dtype", [TensorDataType.TF32, TensorDataType.U4_ALIGN16B])
 def test_types_that_convert_are_refused_by_name(dtype: TensorDataType) -> None:
     with pytest.raises(FormatError, match=dtype.name):
-        require_plain(TensorMap(dtype, 0, (64, 8), (256,), (32, 4)))
+        require_plain(TensorMap(dtype, 0, (128, 8), (512,), (128, 4)))
