@@ -11,8 +11,9 @@ from contextlib import contextmanager
 from types import FunctionType
 from typing import Any
 
-from astdsl.errors import FailedAssertion, NotConstant, TypeMismatch, UnsupportedSyntax
+from astdsl.errors import FailedAssertion, KernelError, NotConstant, TypeMismatch, UnsupportedSyntax
 from astdsl.frontend.calls import call
+from astdsl.frontend.reads import is_kernel_value
 from astdsl.frontend.session import Session
 from astdsl.ir import ops
 from astdsl.lang import branching
@@ -21,15 +22,19 @@ from astdsl.lang.branching import as_condition
 from astdsl.lang.builtins import Text, told
 from astdsl.lang.names import Watch, any_flag, require_usable, restore, states
 from astdsl.lang.operands import effects_of
-from astdsl.lang.tracing import emit, fault
+from astdsl.lang.tracing import NeedsConstant, emit, fault
 from astdsl.lang.values import Tile
 
+# Exceptions of the trace itself.
+OURS = (KernelError, NeedsConstant)
 REFUSED_HELP = {
     "yield": "return a list or a tuple of the values",
     "yield from": "return a list or a tuple",
     "await": "a kernel runs to its end; asynchronous copies are what pipelines are for",
-    "try": "nothing raises inside a running kernel; check with `assert` or `if` instead",
-    "del": "a name that is not used again costs nothing",
+    "except*": "a plain `except`",
+    **{
+        f"{leave} in finally": "leave behind the `try`" for leave in ("break", "continue", "return")
+    },
     "global": "return the value, or assign a name of the kernel",
     "async for": "a plain `for`",
     "async with": "a plain `with`",
@@ -268,6 +273,49 @@ def refuse(session: Session, what: str) -> None:
     raise fault(UnsupportedSyntax, f"`{what}` is not supported in a kernel", help=way_out)
 
 
+def deletable(session: Session, owner: Any) -> Any:
+    """Return what `del` takes an element or an attribute from: an object of Python's."""
+    del session
+    if is_kernel_value(owner):
+        raise fault(
+            TypeMismatch,
+            f"`del` takes nothing from {owner}"
+            if is_kernel(owner)
+            else "`del` takes no memory away",
+            help="`del name` forgets a name; `t[1:]` is a tile without its first element",
+        )
+    return owner
+
+
+class Guard:
+    """The body of a `try`: it makes no kernel values, as none raises where the kernel runs."""
+
+    __slots__ = ("_builder", "_mark")
+
+    def __init__(self, session: Session) -> None:
+        self._builder = session.trace.builder
+
+    def __enter__(self) -> None:
+        """Note what the kernel does before."""
+        self._mark = self._builder.mark()
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        """Refuse what was added, unless it is our report that leaves the body."""
+        if self._builder.mark() != self._mark and not (kind and issubclass(kind, OURS)):
+            raise fault(
+                UnsupportedSyntax,
+                "`try` around kernel values is not supported",
+                help="nothing raises inside a running kernel: check with `assert` or `if`, and "
+                "keep in the `try` what Python does while tracing",
+            )
+
+
+def passing(session: Session) -> tuple[type[BaseException], ...]:
+    """Return what no `except` of the kernel's text catches."""
+    del session
+    return OURS
+
+
 def text(session: Session, *pieces: Any) -> str:
     """Return an f-string of pieces, which `print` takes apart if some are kernel values."""
     del session
@@ -294,13 +342,16 @@ HOOKS: dict[str, Callable[..., Any]] = {
     "__choose__": choose,
     "__chosen__": chosen,
     "__either__": either,
+    "__deletable__": deletable,
     "__else__": else_,
     "__for__": for_,
     "__goes_on__": goes_on,
+    "__guarded__": Guard,
     "__if__": if_,
     "__in__": in_,
     "__matched__": matched,
     "__not__": not_,
+    "__passing__": passing,
     "__raised__": raised,
     "__refuse__": refuse,
     "__stays_open__": stays_open,

@@ -33,9 +33,16 @@ def leaves(node: ast.stmt) -> Iterator[Leave]:
         yield from leaves_of([*node.body, *node.orelse])
     elif isinstance(node, ast.With):
         yield from leaves_of(node.body)
-    elif isinstance(node, ast.Match):
-        for case in node.cases:
-            yield from leaves_of(case.body)
+    elif isinstance(node, ast.Match | ast.Try):
+        for body in alternatives(node):
+            yield from leaves_of(body)
+
+
+def alternatives(node: ast.Match | ast.Try) -> list[list[ast.stmt]]:
+    """Return the bodies of a statement that stays Python's."""
+    if isinstance(node, ast.Match):
+        return [case.body for case in node.cases]
+    return [node.body, *(handler.body for handler in node.handlers), node.orelse, node.finalbody]
 
 
 def leaves_of(body: list[ast.stmt]) -> Iterator[Leave]:
@@ -47,8 +54,8 @@ def leaves_of(body: list[ast.stmt]) -> Iterator[Leave]:
 def returns_from_block(body: list[ast.stmt]) -> bool:
     """Whether a `return` stands in a block that becomes a function of its own."""
     for node in body:
-        if isinstance(node, ast.Match):
-            if any(returns_from_block(case.body) for case in node.cases):
+        if isinstance(node, ast.Match | ast.Try):
+            if any(map(returns_from_block, alternatives(node))):
                 return True
         elif isinstance(node, BLOCKS) and any(isinstance(x, ast.Return) for x in leaves(node)):
             return True
@@ -108,6 +115,15 @@ def _inside(node: ast.stmt, subject: Callable[[], str]) -> ast.stmt:
             for case in node.cases
         ]
         return ast.copy_location(ast.Match(node.subject, cases), node)
+    if isinstance(node, ast.Try):
+        handlers = [
+            ast.copy_location(ast.ExceptHandler(h.type, h.name, arranged(h.body, subject)), h)
+            for h in node.handlers
+        ]
+        body, orelse, final = (
+            arranged(part, subject) for part in (node.body, node.orelse, node.finalbody)
+        )
+        return ast.copy_location(ast.Try(body, handlers, orelse, final), node)
     if not isinstance(node, BLOCKS):
         return node
     made = type(node)(**{name: getattr(node, name) for name in node._fields})

@@ -46,12 +46,10 @@ from astdsl.source import Span
 
 RETURNED, RESULT, ITEM = "__returned__", "__result__", "__item__"
 REFUSED: dict[type[ast.stmt], str] = {
-    ast.Try: "try",
-    ast.TryStar: "try",
+    ast.TryStar: "except*",
     ast.AsyncFor: "async for",
     ast.AsyncWith: "async with",
     ast.AsyncFunctionDef: "async def",
-    ast.Delete: "del",
 }
 
 
@@ -163,11 +161,12 @@ class Scope:
         """Rewrite a list of statements; what follows a possible exit is guarded by its flags."""
         result: list[ast.stmt] = []
         for index, node in enumerate(body):
+            rest = body[index + 1 :]
+            # Asked first, as rewriting changes the bodies of statements that stay Python's.
+            flags = self.flags(leaving.leaves(node)) if rest else []
             result += self.statement(node)
             if isinstance(node, leaving.LEAVES):
                 break
-            rest = body[index + 1 :]
-            flags = self.flags(leaving.leaves(node)) if rest else []
             if flags:
                 where = place(rest[0])
                 needs = self.needs(rest[-1], rest)
@@ -266,20 +265,22 @@ class Needs:
 def _changes(body: list[ast.stmt], file: str) -> Iterator[tuple[str, Span]]:
     """Yield the texts of objects that rewritten statements may change, and where."""
     for node in ast.walk(ast.Module(body, [])):
-        changed = _changed(node)
-        if isinstance(changed, ast.Attribute | ast.Subscript):
-            text = ast.unparse(changed if changed is node else changed.value)
+        for changed, where in _changed(node):
+            text = ast.unparse(changed)
             if "__call__" not in text:
-                yield text, place(changed).span(file)
+                yield text, place(where).span(file)
 
 
-def _changed(node: ast.AST) -> ast.AST | None:
-    """Return the target of a store, or the method that `__call__(object.method, ...)` calls."""
+def _changed(node: ast.AST) -> Iterator[tuple[ast.expr, ast.expr]]:
+    """Yield what a store, a deletion or the call of a method may change, and where."""
     if isinstance(node, ast.Attribute | ast.Subscript) and isinstance(node.ctx, ast.Store):
-        return node
+        yield node, node
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.args:
-        return node.args[0] if node.func.id == "__call__" else None
-    return None
+        first = node.args[0]
+        if node.func.id == "__deletable__":
+            yield first, node
+        elif node.func.id == "__call__" and isinstance(first, ast.Attribute | ast.Subscript):
+            yield first.value, first
 
 
 def _statement(where: Place, name: str, *arguments: ast.expr) -> ast.stmt:
@@ -410,6 +411,34 @@ def match(scope: Scope, node: ast.Match) -> list[ast.stmt]:
     return [node]
 
 
+def delete(scope: Scope, node: ast.Delete) -> list[ast.stmt]:
+    """`del` of names and of what Python's containers and objects hold."""
+    made: ast.Delete = scope.expressions.visit(node)
+    for target in made.targets:
+        if isinstance(target, ast.Attribute | ast.Subscript):
+            target.value = at(place(node), call("__deletable__", target.value))
+    return [made]
+
+
+def try_(scope: Scope, node: ast.Try) -> list[ast.stmt]:
+    """`try` stays Python's: what it guards makes no kernel values, and our reports pass it."""
+    for found in leaving.leaves_of(node.finalbody):
+        return [scope.refusal(node, f"{type(found).__name__.lower()} in finally")]
+    where = place(node)
+    guard = ast.With([ast.withitem(call("__guarded__"))], scope.statements(node.body))
+    passing = ast.ExceptHandler(call("__passing__"), None, [ast.Raise()])
+    for handler in node.handlers:
+        handler.type = handler.type and scope.expression(handler.type)
+        handler.body = scope.statements(handler.body)
+    made = ast.Try(
+        [at(where, guard)],
+        [at(where, passing), *node.handlers],
+        scope.statements(node.orelse),
+        scope.statements(node.finalbody),
+    )
+    return [at(where, made)]
+
+
 def return_(scope: Scope, node: ast.Return) -> list[ast.stmt]:
     """`return`: from inside a block by a flag."""
     value = scope.expression(node.value) if node.value is not None else None
@@ -505,6 +534,7 @@ HANDLERS: dict[type[ast.stmt], Handler] = {
     ast.Break: leave,
     ast.ClassDef: as_it_is,
     ast.Continue: leave,
+    ast.Delete: delete,
     ast.Expr: expressions_only,
     ast.For: for_,
     ast.FunctionDef: function_,
@@ -517,6 +547,7 @@ HANDLERS: dict[type[ast.stmt], Handler] = {
     ast.Pass: as_it_is,
     ast.Raise: raise_,
     ast.Return: return_,
+    ast.Try: try_,
     ast.While: while_,
     ast.With: with_,
 }

@@ -187,6 +187,18 @@ class Liveness:
             live |= (inner - bound([case.pattern])) | read([case.pattern])
         return live
 
+    def try_(self, node: ast.Try, after: Names) -> Names:
+        """`try`: any statement of the body may be the last one, before a handler."""
+        final = self.run(node.finalbody, after)
+        handled = final
+        for handler in node.handlers:
+            inner = self.run(handler.body, final) - ({handler.name} if handler.name else NONE)
+            handled |= inner | (read([handler.type]) if handler.type else NONE)
+        always, self.always = self.always, self.always | handled
+        body = self.run(node.body, self.run(node.orelse, final))
+        self.always = always
+        return body | handled
+
     def anything(self, node: ast.stmt, after: Names) -> Names:
         """Statements that are refused when they are reached: all their names count."""
         return after | read([node])
@@ -230,7 +242,7 @@ TRANSFER: dict[type[ast.stmt], Handler] = {
     ast.While: Liveness.while_,
     ast.With: Liveness.with_,
     ast.Match: Liveness.match,
-    ast.Try: Liveness.anything,
+    ast.Try: Liveness.try_,
     ast.TryStar: Liveness.anything,
     ast.AsyncFor: Liveness.anything,
     ast.AsyncWith: Liveness.anything,

@@ -87,7 +87,7 @@ def with_global(x: In[f32, "M N"], o: Out[f32, "M N"]):
 
 @kernel
 def with_del(x: In[f32, "M N"], o: Out[f32, "M N"]):
-    del x
+    del x[0]
 
 
 @kernel
@@ -165,7 +165,7 @@ REJECTED = {
     "try": (with_try, (X,), "A101", 1),
     "yield": (with_yield, (X,), "A101", 1),
     "global": (with_global, (X,), "A101", 1),
-    "del": (with_del, (X,), "A101", 1),
+    "del": (with_del, (X,), "A104", 1),
     "async": (with_async, (X,), "A101", 1),
     "reads of unwritten outputs": (reads_output, (X,), "A302", 1),
     "sums into unwritten outputs": (adds_to_output, (X,), "A302", 1),

@@ -312,6 +312,31 @@ def unused_branch_names(n: Any, o: Any) -> None:
     o[0] = 1
 
 
+def leaving_a_match_on_structure(n: Any, o: Any) -> None:
+    def first(key: Any) -> Any:
+        for i in (1, 2, 3):
+            match key:
+                case [x]:
+                    return x + n
+                case [_, _]:
+                    key = (i,)
+        return 7
+
+    total = n
+    for key in ((1,), 3, (5, 6), "q", 7):
+        match key:
+            case [_]:
+                continue
+            case [_, x]:
+                total += x
+            case str():
+                break
+            case _:
+                total += 1
+        total += 10
+    o[0], o[1], o[2] = total, first((1, 2)), first("a")
+
+
 KERNELS = [value for value in list(globals().values()) if getattr(value, "__code__", None)]
 KERNELS = [k for k in KERNELS if k.__module__ == __name__]
 

@@ -206,10 +206,40 @@ def kernel(n, x, o):
     global count
     count = n
 """,
-    "del": """
+    "del-tile": """
+def kernel(n, x, o):
+    y = x[0:8]
+    del y[0]
+""",
+    "del-memory": """
+def kernel(n, x, o):
+    del x[0]
+""",
+    "del-in-a-loop": """
+def kernel(n, x, o):
+    parts = [n, n]
+    for i in range(n):
+        del parts[0]
+""",
+    "del-then-read": """
 def kernel(n, x, o):
     y = n
     del y
+    o[0] = y
+""",
+    "except-star": """
+def kernel(n, x, o):
+    try:
+        y = n
+    except* ValueError:
+        pass
+""",
+    "mistake-in-a-try": """
+def kernel(n, x, o):
+    try:
+        x[0, 0, 0]
+    except Exception:
+        pass
 """,
     "async-def": """
 def kernel(n, x, o):
