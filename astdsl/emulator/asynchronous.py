@@ -26,7 +26,7 @@ class Operation:
     must stay in order with, None = free. `what` and `place` (lines) are for
     reports. `signals` = it completes a barrier, at one of `offsets` of shared memory; none = it is
     not known which. `blocks` are the blocks that must not end before the operation has happened,
-    None = any may.
+    None = any may. `warp` issued it, in its block (or in the even one of a pair).
     """
 
     perform: Callable[[], None]
@@ -36,7 +36,14 @@ class Operation:
     blocks: Array | None = None
     signals: bool = False
     offsets: frozenset[int] = frozenset()
+    warp: int | None = None
     done: bool = False
+
+    @property
+    def issued(self) -> str:
+        """Return who issued it and where, for reports."""
+        who = "" if self.warp is None else f"of warp {self.warp}, "
+        return f"{who}{self.place}"
 
 
 class Asynchronous:

@@ -65,7 +65,8 @@ class Transfer:
     def operation(self, perform: Callable[[], None]) -> Operation:
         """Return the operation that performs this copy."""
         place = self.m.place_text(self.pc)
-        return Operation(perform, self.what, place, blocks=self.rows)
+        warp = self.m.warp_of(self.lanes)
+        return Operation(perform, self.what, place, blocks=self.rows, warp=warp)
 
     def chunks(self) -> Index:
         """Return the index of the 16-byte chunks of shared memory that the copy touches."""

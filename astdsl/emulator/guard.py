@@ -346,11 +346,12 @@ class SharedGuard:
         if bare.any():
             row, offset = self._place(index, bare)
             stamp = int(self.races.stored[row, offset >> _CHUNK_SHIFT])
-            place = self.clocks.place_text(stamp // self.clocks.n_actors)
+            time, actor = divmod(stamp, self.clocks.n_actors)
+            who, place = self.clocks.place_of(row, actor), self.clocks.place_text(time)
             raise self._fault(
                 "E252",
                 f"the {operation.what} {verb} shared memory at {offset:#x} after an ordinary store "
-                f"({place}) without fence.proxy.async between them",
+                f"by {who} ({place}) without fence.proxy.async between them",
                 lanes, row,
                 "execute `fence.proxy.async` after the store and before the barrier",
             )  # fmt: skip
@@ -365,9 +366,10 @@ class SharedGuard:
         if unordered.any():
             row, offset = self._place(index, unordered)
             verb = "overwrites" if writes else "reads"
+            other = self.races.culprit(lanes, row, offset >> _CHUNK_SHIFT, writes=writes)
             raise self._fault(
                 "E234", f"the {operation.what} {verb} shared memory at {offset:#x} after an access "
-                "of another warp that no barrier orders before it", lanes, row,
+                f"of another warp that no barrier orders before it: {other}", lanes, row,
                 "put a barrier between the two accesses",
             )  # fmt: skip
 
@@ -381,7 +383,7 @@ class SharedGuard:
             doing = "writing" if counts is self._writing else "reading"
             raise self._fault(
                 "E251", f"the {operation.what} {verb} shared memory at {offset:#x} while the "
-                f"{other.what} ({other.place}) is still {doing} it", lanes, row,
+                f"{other.what} ({other.issued}) is still {doing} it", lanes, row,
             )  # fmt: skip
 
     def _collision(
@@ -396,7 +398,7 @@ class SharedGuard:
         return self._m.fault(
             "E250",
             f"shared memory at {offset:#x} is {verb} while the {other.what} "
-            f"({other.place}) is still {doing} it",
+            f"({other.issued}) is still {doing} it",
             int(lanes.index[at]),
             help="wait for the operation first: its mbarrier, or its group",
         )

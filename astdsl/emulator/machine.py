@@ -179,6 +179,10 @@ class Machine:
             help=help,
         )
 
+    def warp_of(self, lanes: Lanes) -> int:
+        """Return the number in its block of the warp of the first lane."""
+        return int(self.thread_of[lanes.index[0]]) // 32
+
     def block_index(self, lane: int) -> Triple:
         """Return the index in the grid of a lane's block."""
         block = int(self.block_of[lane])

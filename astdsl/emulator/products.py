@@ -84,7 +84,9 @@ class Product:
         self.d_set, self.a_set = frozenset(self.d_places), frozenset(self.a_places)
         what = f"wgmma m64n{self.kind.n}k{self.kind.k}"
         order, place = ("wgmma", self.group.number), m.place_text(m.pc)
-        self.operation = Operation(self._perform, what, place, order, blocks=self.group.rows)
+        warp = self.m.warp_of(self.group.lanes)
+        rows = self.group.rows
+        self.operation = Operation(self._perform, what, place, order, blocks=rows, warp=warp)
 
     @property
     def done(self) -> bool:

@@ -281,6 +281,26 @@ class SharedRaces:
                 bad |= clocks.unordered(stamps, known)
         return bad
 
+    def culprit(self, lanes: Lanes, row: int, chunk: int, *, writes: bool) -> str:
+        """Return which access of a chunk an operation of lanes is not ordered after: the last."""
+        clocks, at = self._clocks, (row, chunk)
+        rows, warps = clocks.warps(lanes)
+        own = rows == row
+        chosen = own if own.any() else slice(None)
+        known = clocks.known[rows[chosen], warps[chosen]].min(axis=0)
+        found: list[tuple[int, str]] = []
+        ordinary = [(self.stored, "writes")] + [(self._loaded, "reads")] * writes
+        for times, verb in ordinary:
+            time, actor = divmod(int(times[at]), clocks.n_actors)
+            if time > known[actor]:
+                found.append((time, f"{clocks.place_of(row, actor)} {verb} it"))
+        fetched = [(self._fetched[by], by, "read") for by in self._fetched]
+        for times, by, verb in [(self._copied, BY_MBARRIER, "wrote"), *fetched * writes]:
+            if int(times[at]) > known[by]:
+                found.append((int(times[at]), f"the asynchronous operation that {verb} it"))
+        time, what = max(found)
+        return f"{what} ({clocks.place_text(time)})"
+
     def done(self, index: Index, place: str, *, writes: bool, grouped: bool = False) -> None:
         """Note that an operation issued at `place` has read or written chunks now."""
         time = self._clocks.tick(place)

@@ -148,7 +148,8 @@ class TensorProduct:
         self.pc = m.pc
         what = f"tcgen05.mma m{d.m}n{d.n}"
         self.d_tile = self._tile_of_d()
-        self.operation = Operation(self._perform, what, m.place_text(m.pc), ORDER, blocks=self.rows)
+        place, warp = m.place_text(m.pc), m.warp_of(self.lanes)
+        self.operation = Operation(self._perform, what, place, ORDER, blocks=self.rows, warp=warp)
 
     def _tile_of_d(self) -> TensorTile:
         d = self.descriptor

@@ -50,6 +50,9 @@ READ = ".loc 1 7 1\n ld.shared.b32 %r6, [%r4]; st.global.b32 [%d0], %r6;"
 HAZARDS = {
     "race": "st.shared.b32 [%r4], %r0; .loc 1 8 1\n ld.shared.b32 %r6, [%r5];",
     "missing-proxy-fence": STORE.format(fence=""),
+    "store-of-what-another-warp-writes": STORE.format(fence=FENCE).replace("bar.sync 0;", ""),
+    "load-over-what-another-warp-reads": BARRIER + LOAD.format(bytes=256) + WAIT + READ
+    + LOAD.format(bytes=256),
     "read-before-the-barrier": BARRIER + LOAD.format(bytes=256) + READ,
     "refill-of-a-slot-in-use": STORE.format(fence=FENCE) + ".loc 1 9 1\n st.shared.b32 [%r4], %r3;",
     "exit-with-work-in-flight": STORE.format(fence=FENCE),

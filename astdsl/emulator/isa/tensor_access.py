@@ -406,7 +406,8 @@ def _issue_copy(m: Machine, spread: Spread, address: int, bits: Array, move: _Co
         if m.guard is not None:
             m.guard.end(operation)
 
-    operation = Operation(perform, "tcgen05.cp", m.place_text(m.pc), ORDER, blocks=rows)
+    place, warp = m.place_text(m.pc), m.warp_of(lanes)
+    operation = Operation(perform, "tcgen05.cp", place, ORDER, blocks=rows, warp=warp)
     if m.guard is not None:
         m.guard.begin_read(operation, lanes, index)
     memory.begin(operation, cells_of(rows, tile), lanes, writes=True)
