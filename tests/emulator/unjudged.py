@@ -91,30 +91,6 @@ UNJUDGED: dict[str, dict[str, int]] = {
         'deleted: bar.sync 0, 128;': 2,
         'deleted: tcgen05.fence::before_thread_sync;': 1,
     },
-    "matmul-sm_90a": {
-        'deleted: bar.sync \t0;': 5,
-        'deleted: wgmma.wait_group.sync.aligned 1;': 1,
-        'one group more in flight: wgmma.wait_group.sync.aligned 1;': 1,
-    },
-    "matmul-sm_100a": {
-        'deleted: bar.sync \t0;': 6,
-        'deleted: barrier.sync \t0;': 1,
-        'relaxed: mbarrier.try_wait.parity.shared::cta.b64 complete, [%r], %r;': 1,
-    },
-    "matmul_pairs-sm_100a": {
-        'deleted: bar.sync \t0;': 2,
-        'deleted: barrier.cluster.wait.aligned;': 1,
-        'deleted: barrier.sync \t0;': 1,
-        'relaxed: mbarrier.try_wait.parity.shared::cta.b64 complete, [%r], %r;': 1,
-    },
-    "attention-sm_90a": {
-        'deleted: bar.sync \t0;': 3,
-        'deleted: fence.proxy.async.shared::cta;': 1,
-        'relaxed: mbarrier.try_wait.parity.shared::cta.b64 complete, [%r], %r;': 1,
-    },
-    "histogram-sm_90a": {
-        'relaxed: @%p atom.global.gpu.acq_rel.add.u32 %r, [ %rd + 0 ], %r;': 4,
-    },
 }  # fmt: skip
 
 
