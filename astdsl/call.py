@@ -17,7 +17,7 @@ from astdsl.ir.dtypes import DType, f4e2m1, u8
 from astdsl.lang.nibbles import byte_of
 from astdsl.lang.params import DEFAULTS, CompilerParams
 from astdsl.records import dataclass
-from astdsl.request import Request, RequestedArgument
+from astdsl.request import Request, RequestedArgument, as_key
 from astdsl.runtime.arrays import ArrayView, Where, check_written
 from astdsl.runtime.artifact import Artifact
 from astdsl.runtime.classes import Geometry, geometry_of
@@ -192,14 +192,16 @@ def _request(
     signature = callee.signature
     arguments = [_requested(p, bound, views, fitted) for p in signature.params]
     constants = dict(bound.constants)
+    key = [(name, constant_key(v)) for name, v in constants.items()]
     if signature.bound:
         constants[signature.bound] = callee.receiver[0]
+        key.append((signature.bound, as_key(callee.receiver[0])))
     return Request(
         function=callee.function,
         name=signature.name,
         arguments=tuple(arguments),
         constants=constants,
-        constants_key=tuple((name, constant_key(v)) for name, v in constants.items()),
+        constants_key=tuple(key),
         warpgroups=callee.warpgroups,
         params=callee.params,
     )

@@ -21,6 +21,7 @@ from astdsl.ir.dtypes import DType, named_dtype
 from astdsl.lang.params import DEFAULTS, FIELDS, CompilerParams
 from astdsl.lang.params import LATER as LATER_PARAMS
 from astdsl.records import dataclass, replace
+from astdsl.request import as_key
 from astdsl.runtime.arrays import ArrayView, Where
 from astdsl.runtime.boundary import Boundary
 from astdsl.runtime.devices import find_device, selected_device, settled_target
@@ -136,6 +137,10 @@ class Kernel:
     def __repr__(self) -> str:
         return f"<kernel {getattr(self, '__qualname__', '?')}>"
 
+    def __reduce__(self) -> str:
+        """Pickle and copy a kernel as Python does a function: by its name, as itself."""
+        return str(getattr(self, "__qualname__", self.__name__))
+
     @property
     def warpgroups(self) -> int:
         """How many warpgroups of a block the kernel is written for; 0: for the block."""
@@ -197,7 +202,7 @@ class Kernel:
             known = last.known(objects)
             if known is not None and last.owner.is_valid():
                 return last.launch.again(objects, known)
-        key: list[Any] = [place, receiver, len(args)]
+        key: list[Any] = [place, *map(as_key, receiver), len(args)]
         at = spread_keywords(method.by_name, objects, kwargs, key) if kwargs else method.where
         values, arrays = describe(objects, key, at)
         launch = self._launch(method, receiver, tuple(key), args, kwargs)
@@ -281,6 +286,10 @@ class Placed:
 
     def __repr__(self) -> str:
         return f"<{self._kernel!r} placed>"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle and copy what it is made of; the kernel by its name."""
+        return Placed, (self._kernel, *self._place, self._options)
 
     @property
     def receiver(self) -> tuple[Any, ...]:

@@ -18,6 +18,30 @@ from astdsl.runtime.classes import Geometry, ref_type
 DimKey = tuple[str, int]
 
 
+class Itself:
+    """An object without a hash as a key: only it itself equals it."""
+
+    __slots__ = ("_value",)
+
+    def __init__(self, value: object) -> None:
+        self._value = value
+
+    def __hash__(self) -> int:
+        return id(self._value)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Itself) and other._value is self._value
+
+
+def as_key(receiver: Any) -> Any:
+    """Return what tells the object of a method from others: itself, where it has no hash."""
+    try:
+        hash(receiver)
+    except TypeError:
+        return Itself(receiver)
+    return receiver
+
+
 @dataclass(frozen=True, slots=True)
 class RequestedArgument:
     """What a parameter is to be compiled for: an array's geometry, a scalar, or nothing.

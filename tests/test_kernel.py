@@ -4,10 +4,13 @@
 
 from __future__ import annotations
 
+import copy
+import functools
 import math
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
+from pickle import dumps, loads
 from typing import Any
 
 import numpy as np
@@ -179,6 +182,26 @@ def test_a_method_is_a_kernel_of_its_object() -> None:
     assert [layer.apply(x)[0] for layer in (double, triple, double)] == [2, 3, 2]
     assert double.apply.on("reference")(x)[0] == 2
     assert "Multiply" in double.apply.lower(x).ir
+
+
+@dataclass
+class Unhashable:
+    """An object of which each is itself only, and whose attributes change."""
+
+    factor: int
+
+    @kernel
+    def run(self, x: In[f32, "N"], o: Out[f32, "N"]):
+        o[...] = x[...] * self.factor
+
+
+def test_an_object_without_a_hash_has_kernels_of_its_own() -> None:
+    x = np.ones(8, np.float32)
+    two, also = Unhashable(2), Unhashable(2)
+    assert [two.run(x)[0], also.run(x)[0], two.run(x)[0]] == [2, 2, 2]
+    two.factor = 5
+    assert [two.run(x)[0], also.run(x)[0], two.run(x)[0]] == [5, 2, 5]
+    assert two.run.lower(x).ir == Unhashable(5).run.lower(x).ir
 
 
 def test_several_outputs_are_returned_as_a_tuple() -> None:
@@ -406,6 +429,37 @@ def test_the_decorator_keeps_the_functions_identity() -> None:
     assert add_step.__module__ == __name__
     assert isinstance(add_step, Kernel)
     assert repr(add_step) == "<kernel add_step>"
+
+
+def pickled(value: Any) -> Any:
+    """Return what comes out of the pickle of a value."""
+    return loads(dumps(value))  # noqa: S301  (our own)
+
+
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, pickled])
+def test_copies_and_pickles_of_a_kernel_are_the_kernel(copied: Any) -> None:
+    assert copied(add_step) is add_step
+    placed = copied(add_step.on("emulator", target="sm_100a", completion="early"))
+    x = np.zeros(8, np.float32)
+    np.testing.assert_array_equal(placed(x), add_step(x))
+
+
+def test_a_kernel_above_a_decorator_is_told_where_to_stand() -> None:
+    def passing(function: Any) -> Any:
+        @functools.wraps(function)
+        def inner(*args: Any, **kwargs: Any) -> Any:
+            return function(*args, **kwargs)
+
+        return inner
+
+    @kernel
+    @passing
+    def above(x: In[f32, "N"], o: Out[f32, "N"]):
+        o[...] = x[...]
+
+    with pytest.raises(BadSignature, match="`args` takes any") as caught:
+        above(np.zeros(8, np.float32))
+    assert "nearest to the `def` of `above`" in caught.value.help
 
 
 @dataclass(frozen=True)

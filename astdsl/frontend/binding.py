@@ -138,7 +138,12 @@ def scalar_dtype(p: Parameter, kind: type) -> DType:
     Raises BadArgument for what is no number, and for a float where an integer is wanted.
     """
     if not issubclass(kind, (bool, int, float, np.bool_, np.integer, np.floating)):
-        raise BadArgument(f"`{p.name}` takes a number, got {kind.__name__}", p.place)
+        raise BadArgument(
+            f"`{p.name}` takes a number, got {kind.__name__}",
+            p.place,
+            help=f"annotate it `{p.name}: In[...]` if it is an array; put a compile-time constant "
+            "after `*`",
+        )
     is_bool = issubclass(kind, (bool, np.bool_))
     is_float = issubclass(kind, (float, np.floating))
     dtype = p.dtype or (boolean if is_bool else f32 if is_float else i32)

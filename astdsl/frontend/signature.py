@@ -89,7 +89,7 @@ def signature_of(function: FunctionType, *, is_method: bool = False) -> Signatur
             raise BadSignature(
                 f"a kernel has a fixed number of parameters, and `{parameter.name}` takes any",
                 (span, ""),
-                help="write the parameters out, one for each array",
+                help=_instead_of_any(function),
             )
         elif parameter.kind is parameter.POSITIONAL_ONLY:
             raise BadSignature(
@@ -101,6 +101,13 @@ def signature_of(function: FunctionType, *, is_method: bool = False) -> Signatur
         else:
             params.append(_parameter(parameter, span, annotations))
     return Signature(function.__name__, here, tuple(params), tuple(constants), bound)
+
+
+def _instead_of_any(function: FunctionType) -> str:
+    """Return what to do about a parameter that takes any: of a decorator, or the kernel's own."""
+    if hasattr(function, "__wrapped__"):
+        return f"put `@kernel` nearest to the `def` of `{function.__name__}`, below the decorator"
+    return "write the parameters out, one for each array"
 
 
 def _parameters(function: FunctionType) -> Iterator[inspect.Parameter]:
@@ -194,8 +201,9 @@ class _Annotations:
         """Return an annotation as an object, MISSING where there is none."""
         try:
             found = self._function.__annotations__.get(name, MISSING)
-            if isinstance(found, str):
-                # The text is the user's own, from the function's own source.
+            while isinstance(found, str):
+                # The text is the user's own, from the function's own source; of one in quotes
+                # beside `from __future__ import annotations` it is the text of a text.
                 found = eval(found, self._function.__globals__, self._locals)  # noqa: S307
         except NameError as error:
             raise BadSignature(

@@ -40,10 +40,20 @@ from astdsl.source import NOWHERE, Span
 
 def negated(value: object) -> Tile:
     """Return `not value` of a kernel value."""
-    return ~as_condition(value, "the operand of `not`")
+    return ~as_condition(value, "the operand of `not`", BY_ELEMENT["not"])
 
 
-def as_condition(value: object, what: str = "a condition") -> Tile:
+# What acts on tiles where Python's words take one bool.
+BY_ELEMENT = {
+    "if": "`where(mask, x, y)` chooses by element",
+    "not": "`~mask` acts by element",
+    "and": "`(a > 0) & (a < 3)` and `|` act by element, with the parentheses",
+}
+
+
+def as_condition(
+    value: object, what: str = "a condition", by_element: str = BY_ELEMENT["if"]
+) -> Tile:
     """Return a bool scalar: of a number whether it is not 0. Errors: NotConstant of tiles."""
     require_usable(value)
     tile = as_tile(value, what)
@@ -52,7 +62,7 @@ def as_condition(value: object, what: str = "a condition") -> Tile:
             NotConstant,
             f"{what} is one bool, got {tile}",
             (tile.value, "it comes from here"),
-            help="`where(mask, x, y)` chooses by element; `mask.any()`, `mask.all()` are one bool",
+            help=f"{by_element}; `mask.any()`, `mask.all()` are one bool",
         )
     if tile.value.type == CONDITION:
         return tile
@@ -201,7 +211,7 @@ def _short_circuit(x: Tile, mark: int, y: object, effects: Effects | None, *, is
             restore(effects.cells, left)
         return x & y if is_and else x | y
     then = Side(builder.cut(mark), left)
-    condition = as_condition(x, "an operand of `and` or `or`")
+    condition = as_condition(x, "an operand of `and` or `or`", BY_ELEMENT["and"])
     with builder.block() as empty:
         pass
     condition = condition if is_and else ~condition

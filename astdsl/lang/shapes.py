@@ -20,6 +20,8 @@ from astdsl.lang.tracing import emit, fault
 from astdsl.lang.values import Literal, Tile, as_operand, method, require_dtype
 from astdsl.records import dataclass, field, replace
 
+ONE_ELLIPSIS = "`...` stands for all axes that are not written: `:` is a whole axis"
+
 
 def as_extent(x: object, what: str) -> int:
     """Return a Python integer; a dim becomes a compile-time constant, anything else is refused."""
@@ -324,7 +326,10 @@ def spelled_out_of_tile(x: Tile, items: tuple[object, ...]) -> Iterable[object]:
             *sources(x),
             help="one item an axis: an integer or a slice; `None` adds an axis",
         )
-    if not any(item is Ellipsis for item in items):
+    dots = sum(item is Ellipsis for item in items)
+    if dots > 1:
+        raise fault(BadWindow, f"`...` stands twice in an index of {x}", help=ONE_ELLIPSIS)
+    if not dots:
         items = (*items, Ellipsis)
     missing = x.ndim - used
     for item in items:

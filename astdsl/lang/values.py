@@ -6,6 +6,7 @@ operators and methods do stands in `METHODS`, filled once by the modules of lang
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from typing import Any, NoReturn, TypeAlias, TypeVar
 
@@ -147,7 +148,8 @@ class Tile:
                 NotConstant,
                 f"{self} is known only when the kernel runs, and the text is made while tracing",
                 (self.value, "it comes from here"),
-                help="without a format (`{x}`) the text has its dtype and shape",
+                help="without a format (`{x}`) `print` and messages of `assert` tell its value, "
+                "other texts its dtype and shape",
             )
         return format(repr(self), spec)
 
@@ -475,7 +477,8 @@ def plain_state(x: Operand, shape: tuple[int, ...]) -> str:
         return PLAIN if x.shape == shape else REPEATED
     if x.number == 0:
         return ZERO
-    return FINITE if np.isfinite(x.number) else REPEATED
+    is_finite = x.kind != FLOAT or math.isfinite(x.number)  # integers have any size
+    return FINITE if is_finite else REPEATED
 
 
 def as_operand(x: object, what: str) -> Operand:

@@ -20,7 +20,7 @@ from astdsl.lang.indices import (
     times,
     weak_integer,
 )
-from astdsl.lang.shapes import as_extent
+from astdsl.lang.shapes import ONE_ELLIPSIS, as_extent
 from astdsl.lang.symbolic import Form
 from astdsl.lang.tracing import NeedsConstant, emit, fault
 from astdsl.lang.values import Literal, Operand, Tile
@@ -98,7 +98,9 @@ def _require_positive_step(step: int) -> None:
         raise fault(
             BadWindow,
             f"the step of a window is 1 or more, got {step}",
-            help="read the window forwards, and turn the tile: `t[::-1]`",
+            help="read the window forwards, and turn the tile: `t[::-1]`"
+            if step
+            else "`ds(start, size)` has step 1",
         )
 
 
@@ -111,6 +113,8 @@ def spelled_out(items: Sequence[object], rank: int, name: str) -> Iterator[objec
             f"`{name}` has {rank} axes, and is indexed by {used}",
             help="one item an axis: `lo:hi`, `ds(start, size)`, `tile(i, size)`, `:`, an integer",
         )
+    if len(items) - used > 1:
+        raise fault(BadWindow, f"`...` stands twice in an index of `{name}`", help=ONE_ELLIPSIS)
     missing = rank - used
     for item in items if any(item is Ellipsis for item in items) else (*items, Ellipsis):
         if item is Ellipsis:

@@ -206,6 +206,30 @@ def kernel(n, x, o):
     global count
     count = n
 """,
+    "and-of-tiles": """
+def kernel(n, x, o):
+    o[0:4] = where(x[0:4] > 0 and x[0:4] < 3, 1.0, 0.0)
+""",
+    "chained-comparison-of-tiles": """
+def kernel(n, x, o):
+    o[0:4] = where(0 < x[0:4] < 3, 1.0, 0.0)
+""",
+    "not-of-a-tile": """
+def kernel(n, x, o):
+    o[0:4] = where(not x[0:4] > 0, 1.0, 0.0)
+""",
+    "two-ellipses": """
+def kernel(n, x, o):
+    o[0:4] = x[..., ...][0:4]
+""",
+    "two-ellipses-of-a-tile": """
+def kernel(n, x, o):
+    o[0:4] = x[0:4][..., None, ...]
+""",
+    "a-step-of-0": """
+def kernel(n, x, o):
+    o[0:4] = x[ds(0, 4, 0)]
+""",
     "del-tile": """
 def kernel(n, x, o):
     y = x[0:8]

@@ -66,6 +66,13 @@ def test_text_annotations_are_read_where_the_function_stands() -> None:
     assert [c.name for c in read(matmul).constants] == ["bm"]
 
 
+def quoted(x: "In[f32, 'N']", y: "'Out[f32, \"N\"]'", alpha: "f32" = 1.0): ...
+
+
+def test_annotations_in_quotes_are_read_where_annotations_are_text() -> None:
+    assert read(quoted).roles == {"x": "in", "y": "out", "alpha": "scalar"}
+
+
 def test_text_annotations_see_the_closure() -> None:
     dtype = f16
 
