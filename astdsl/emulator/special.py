@@ -22,14 +22,19 @@ if TYPE_CHECKING:
 Value = Array | int
 Triple = tuple[int, int, int]
 AXES = "xyz"
-CLOCKS = frozenset({"%clock", "%clock_hi", "%clock64", "%globaltimer", "%globaltimer_lo"})
+# Clocks, and which of their bits is the lowest that they show.
+CLOCKS = {
+    "%clock": 0, "%clock_hi": 32, "%clock64": 0, "%globaltimer": 0, "%globaltimer_lo": 0,
+    "%globaltimer_hi": 32,
+}  # fmt: skip
 
 
 def getter(ops: Operands, name: str, scalar: Scalar) -> Getter:
     """Return a getter of a special register, refusing a name that is neither that nor declared."""
     dtype = scalar.dtype
     if name in CLOCKS:
-        return lambda m, lanes: np.uint64(m.clock).astype(dtype)
+        shift = CLOCKS[name]
+        return lambda m, lanes: np.uint64(m.clock >> shift).astype(dtype)
     if name not in _TABLE:
         raise ops.refuse(f"register {name} is not declared, and no special register known here")
 

@@ -93,6 +93,32 @@ def test_counts_of_bits(bits: int) -> None:
     assert reverse == [int(f"{x:0{bits}b}"[::-1], 2) for x in numbers]
 
 
+def nth_set_bit(mask: int, base: int, offset: int) -> int:
+    """By the loop of PTX ISA 9.7.1.17."""
+    if offset == 0:
+        return base if mask >> base & 1 else 0xFFFFFFFF
+    position, count, step = base, abs(offset) - 1, 1 if offset > 0 else -1
+    while 0 <= position < 32:
+        if mask >> position & 1:
+            if count == 0:
+                return position
+            count -= 1
+        position += step
+    return 0xFFFFFFFF
+
+
+def test_fns_finds_the_nth_set_bit_in_both_directions() -> None:
+    masks = bits_of(256, "u4", 9)
+    masks[:3] = 0, 0xFFFFFFFF, 0xAAAAAAAA
+    bases = bits_of(256, "u4", 10) % np.uint32(32)
+    offsets = (bits_of(256, "i4", 11) % 12) - 6
+    got = evaluate("fns.b32 %d, %a, %b, %c;", "b32", np.uint32,
+                   a=("b32", masks), b=("b32", bases), c=("b32", offsets.astype("i4")))  # fmt: skip
+    cases = zip(masks.tolist(), bases.tolist(), offsets.tolist(), strict=True)
+    expected = [nth_set_bit(*each) for each in cases]
+    assert got.tolist() == expected
+
+
 def test_bfind_of_signed_numbers_skips_sign_bits() -> None:
     a = np.array([-1, -2, 0, 5, -(2**31)], "i4")
     assert on_words("bfind.s32 %d, %a;", a=a.view("u4")) == [0xFFFFFFFF, 0, 0xFFFFFFFF, 2, 30]
@@ -257,3 +283,10 @@ def test_masks_and_extensions_of_bits() -> None:
     b = np.array([0x8, 0x7], "u4")
     assert on_words("szext.clamp.s32 %d, %a, 4;", a=b) == [0xFFFFFFF8, 7]
     assert on_words("cnot.b32 %d, %a;", a=np.array([0, 5], "u4")) == [1, 0]
+
+
+@pytest.mark.parametrize("name", ["%clock_hi", "%globaltimer_hi"])
+def test_the_upper_half_of_a_clock_is_zero_for_a_while(name: str) -> None:
+    a = np.zeros(32, np.uint32)
+    assert not any(evaluate(f"mov.u32 %d, {name};", "b32", np.uint32, a=("b32", a)))
+    assert all(evaluate("mov.u32 %d, %clock;", "b32", np.uint32, a=("b32", a)))

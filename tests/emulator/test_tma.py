@@ -309,3 +309,28 @@ def test_bulk_stores_copy_or_add(reduces: bool) -> None:
     ptx = kernel(body, ["u64", "u64"], shared_bytes=SHARED_BYTES)
     run(ptx, "k", (1,), (32,), [out, source])
     assert np.array_equal(out, source + reduces)
+
+
+MASKED = """
+  mov.u32 %r0, %tid.x; setp.eq.u32 %p0, %r0, 0; mov.u32 %r1, smem; ld.param.u64 %d0, [a0];
+  add.u32 %r2, %r1, %r0; cvt.u16.u32 %h1, %r0; st.shared.u8 [%r2], %h1;
+  fence.proxy.async.shared::cta; bar.sync 0; mov.b16 %h2, 0x8005; mov.b64 %d1, 0;
+  @%p0 cp.async.bulk.global.shared::cta.bulk_group{hint}.cp_mask [%d0], [%r1], 64{policy}, %h2;
+  cp.async.bulk.commit_group; cp.async.bulk.wait_group 0;
+"""
+
+
+@pytest.mark.parametrize("completion", COMPLETIONS)
+@pytest.mark.parametrize(("hint", "policy"), [("", ""), (".L2::cache_hint", ", %d1")])
+def test_a_mask_chooses_bytes_of_each_sixteen(
+    hint: str, policy: str, completion: Completion
+) -> None:
+    """PTX ISA 9.7.9.25.4.1: bit i of the mask says whether byte i of each chunk is copied."""
+    memory = np.full(96, 255, np.uint8)
+    start = -memory.ctypes.data % 16
+    out = memory[start : start + 64]
+    body = MASKED.format(hint=hint, policy=policy)
+    text = kernel(body, ["u64"], target="sm_100a", shared_bytes=64)
+    run(text, "k", (1,), (64,), [out], completion=completion)
+    kept = np.isin(np.arange(64) % 16, (0, 2, 15))
+    assert np.array_equal(out, np.where(kept, np.arange(64), 255))

@@ -93,6 +93,29 @@ def prepare_clz(ops: Operands) -> Execute:
     return value_step(ops, lambda a: bits - 1 - highest_bit(a, bits), "u32", [f"b{bits}"])
 
 
+@executes("fns")
+def prepare_fns(ops: Operands) -> Execute:
+    """`fns.b32 d, mask, base, offset`: the place of the n-th set bit from `base` on.
+
+    Upwards, or downwards for a negative offset; 0 asks for the bit at `base` alone. 0xffffffff if
+    there is none (PTX ISA 9.7.1.17).
+    """
+    ops.allow()
+    place = np.arange(32)
+
+    def function(mask: Any, base: Any, offset: Any) -> Any:
+        mask, base, offset = (np.asarray(x)[..., None] for x in (mask, base, offset))
+        beyond = np.where(offset > 0, place >= base, place <= base)
+        reached = np.where(offset == 0, place == base, beyond)
+        found = reached & (mask >> place.astype(np.uint32) & 1 == 1)
+        upwards, total = np.cumsum(found, axis=-1), found.sum(axis=-1, keepdims=True)
+        rank = np.where(offset < 0, total - upwards + found, upwards)
+        hit = found & (rank == np.maximum(np.abs(offset), 1))
+        return np.where(hit.any(axis=-1), hit.argmax(axis=-1), 0xFFFFFFFF).astype(np.uint32)
+
+    return value_step(ops, function, "b32", ["b32", "s32", "s32"])
+
+
 @executes("bfind")
 def prepare_bfind(ops: Operands) -> Execute:
     """`bfind{.shiftamt}.type d, a`: the highest bit that is not a sign bit, 0xffffffff if none."""

@@ -129,13 +129,19 @@ def _bulk_load(ops: Operands) -> Execute:
 
 
 def _bulk_store(ops: Operands) -> Execute:
-    """`[dst], [src], size{, hint}`."""
-    ops.allow(*_LINEAR, "bulk_group")
+    """`[dst], [src], size{, hint}{, mask}`: the bits of the mask choose bytes of each 16."""
+    ops.allow(*_LINEAR, "bulk_group", "cp_mask")
     run = _Run(ops, ops.args[0], ops.args[1], ops.args[2])
+    mask = ops.source(ops.args[-1], "u16") if ops.has("cp_mask") else None
+    ops.sensitive += ops.reads
 
     def execute(m: Machine, lanes: Lanes) -> None:
         for some, size in run.sizes(m, lanes):
-            transfer = run.transfer(m, own(m, some), size, "bulk store")
+            unit_bytes = _BULK_ALIGN_BYTES if mask is None else 1
+            transfer = run.transfer(m, own(m, some), size, "bulk store", unit_bytes)
+            if mask is not None:
+                bits = np.broadcast_to(mask(m, some), some.n)[:, None] >> np.arange(16) & 1
+                transfer.inside = np.tile(bits == 1, size // 16)
             issue_store(m, some, BulkStore(transfer, transfer.write_global))
 
     return execute
