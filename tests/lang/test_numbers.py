@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from astdsl import In, KernelError, Out, f16, f32, full, i8, i32, kernel, load, tile, u8
+from astdsl import In, KernelError, Out, f16, f32, full, i8, i32, kernel, load, tile, u8, where
 from tests.witnesses import agree
 
 
@@ -60,6 +60,18 @@ def beyond_every_double(x: In["N"], o: Out["N"]):
 def test_an_integer_beyond_the_floats_is_infinite(dtype: type) -> None:
     found = agree(beyond_every_double, lambda: (np.ones(4, dtype),))
     assert np.isneginf(found).all()
+
+
+@kernel
+def ragged_beyond(x: In["N"], o: Out["N"]):
+    t = x[tile(0, 8)]
+    o[tile(0, 8)] = where(t < 2**70, t + 1, t)
+
+
+@pytest.mark.parametrize("dtype", [np.uint64, np.int8, np.float32])
+def test_a_ragged_tile_meets_an_integer_beyond_every_integer(dtype: type) -> None:
+    x = np.arange(5).astype(dtype)
+    np.testing.assert_array_equal(agree(ragged_beyond, lambda: (x,)), x + 1)
 
 
 @kernel
