@@ -34,7 +34,8 @@ def getter(ops: Operands, name: str, scalar: Scalar) -> Getter:
     dtype = scalar.dtype
     if name in CLOCKS:
         shift = CLOCKS[name]
-        return lambda m, lanes: np.uint64(m.clock >> shift).astype(dtype)
+        # The machine counts straight-line code when it has been executed.
+        return lambda m, lanes: np.uint64(m.clock + m.pc - m.group.pc >> shift).astype(dtype)
     if name not in _TABLE:
         raise ops.refuse(f"register {name} is not declared, and no special register known here")
 

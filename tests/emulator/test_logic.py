@@ -289,4 +289,11 @@ def test_masks_and_extensions_of_bits() -> None:
 def test_the_upper_half_of_a_clock_is_zero_for_a_while(name: str) -> None:
     a = np.zeros(32, np.uint32)
     assert not any(evaluate(f"mov.u32 %d, {name};", "b32", np.uint32, a=("b32", a)))
-    assert all(evaluate("mov.u32 %d, %clock;", "b32", np.uint32, a=("b32", a)))
+
+
+@pytest.mark.parametrize("name", ["%clock", "%globaltimer_lo"])
+def test_clocks_count_instructions(name: str) -> None:
+    a = np.zeros(32, np.uint32)
+    code = f"mov.u32 %r1, {name}; add.u32 %r3, %r1, 1; mov.u32 %r2, {name};"
+    got = evaluate(code + "sub.u32 %d, %r2, %r1;", "b32", np.uint32, a=("b32", a))
+    assert got.tolist() == [2] * 32
