@@ -34,6 +34,8 @@ __all__ = ["CHUNK_BYTES", "Index", "SharedGuard", "chunk_index", "define"]
 
 CHUNK_BYTES = 16
 _CHUNK_SHIFT = 4
+_RELAXED = "holds what a copy has brought, and a relaxed wait for its mbarrier orders nothing"
+_ACQUIRE = "wait without `.relaxed`, or execute `fence.acq_rel` after the wait"
 _ALL_DEFINED = np.frombuffer(b"\x01" * CHUNK_BYTES, np.complex128)[0]
 
 # Indexes an array [blocks, chunks]: (rows, chunks), broadcast against each other.
@@ -326,10 +328,8 @@ class SharedGuard:
             at = int(np.argmax(unknown))
             offset = int(np.broadcast_to(offsets, len(unknown))[at])
             raise self._m.fault(
-                "E233", f"shared memory at {offset:#x} holds what a copy has brought, and a relaxed"
-                " wait for its mbarrier orders nothing", int(lanes.index[at]),
-                help="wait without `.relaxed`, or execute `fence.acq_rel` after the wait",
-            )  # fmt: skip
+                "E233", f"shared memory at {offset:#x} {_RELAXED}", int(lanes.index[at]), _ACQUIRE
+            )
 
     def _check_defined(self, operation: Operation, lanes: Lanes, index: Index) -> None:
         undefined = self._defined[index] != _ALL_DEFINED
@@ -361,8 +361,6 @@ class SharedGuard:
     ) -> None:
         """Fault if an access of another warp is not ordered before the operation."""
         unordered = self.races.unordered(lanes, index, writes=writes)
-        if self._unacquired is not None:
-            unordered |= self._unacquired.unknown(index)
         if unordered.any():
             row, offset = self._place(index, unordered)
             verb = "overwrites" if writes else "reads"
@@ -372,6 +370,11 @@ class SharedGuard:
                 f"of another warp that no barrier orders before it: {other}", lanes, row,
                 "put a barrier between the two accesses",
             )  # fmt: skip
+        unknown = None if self._unacquired is None else self._unacquired.unknown(index)
+        if unknown is not None and unknown.any():
+            row, offset = self._place(index, unknown)
+            text = f"the {operation.what} uses shared memory at {offset:#x}, which {_RELAXED}"
+            raise self._fault("E234", text, lanes, row, _ACQUIRE)
 
     def _check_idle(
         self, operation: Operation, lanes: Lanes, index: Index, counts: Array, verb: str
