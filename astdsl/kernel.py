@@ -16,7 +16,7 @@ from astdsl import backend, on_demand
 from astdsl.call import Callee, prepare, resolve, row_major, where
 from astdsl.compiled import CompiledKernel, spread_keywords
 from astdsl.errors import BadArgument, BadSignature, UnsupportedFeature, did_you_mean
-from astdsl.frontend.signature import Signature, option_span, signature_of
+from astdsl.frontend.signature import Annotations, Signature, option_span, signature_of
 from astdsl.ir.dtypes import DType, named_dtype
 from astdsl.lang.params import DEFAULTS, FIELDS, CompilerParams
 from astdsl.lang.params import LATER as LATER_PARAMS
@@ -72,8 +72,15 @@ class _Method:
     `launches` maps the key of a call to what it launches.
     """
 
-    def __init__(self, function: FunctionType, options: Mapping[str, Any], is_method: bool) -> None:
+    def __init__(
+        self,
+        function: FunctionType,
+        annotations: Annotations,
+        options: Mapping[str, Any],
+        is_method: bool,
+    ) -> None:
         self.function = function
+        self._annotations = annotations
         self.warpgroups: int = options.get("warpgroups", 0)
         self._params = params_of(options)
         self._is_method = is_method
@@ -85,7 +92,7 @@ class _Method:
     @cached_property
     def signature(self) -> Signature:
         """The function's signature, read at the first call."""
-        return signature_of(self.function, is_method=self._is_method)
+        return signature_of(self.function, self._annotations, is_method=self._is_method)
 
     @cached_property
     def by_name(self) -> dict[str, Where]:
@@ -123,16 +130,17 @@ class _Method:
 class Kernel:
     """A kernel: call it, place it by `on`, or look at it by `lower`."""
 
-    __name__: str
-    __wrapped__: Any
-
     def __init__(self, function: Any, options: Mapping[str, Any] | None = None) -> None:
+        self.__wrapped__: Any
         functools.update_wrapper(self, function)
-        self.__name__ = getattr(function, "__name__", type(function).__name__)
+        self.__name__: str = getattr(function, "__name__", type(function).__name__)
         self.boundary = Boundary(self.__name__)
         self._options = dict(options or {})
-        self._plain = _Method(function, self._options, is_method=False)
-        self._bound = _Method(function, self._options, is_method=True)
+        annotations = Annotations(function)
+        if (known := annotations.all_known()) is not None:
+            self.__annotations__ = known
+        self._plain = _Method(function, annotations, self._options, is_method=False)
+        self._bound = _Method(function, annotations, self._options, is_method=True)
 
     def __repr__(self) -> str:
         return f"<kernel {getattr(self, '__qualname__', '?')}>"
@@ -145,6 +153,11 @@ class Kernel:
     def warpgroups(self) -> int:
         """How many warpgroups of a block the kernel is written for; 0: for the block."""
         return self._plain.warpgroups
+
+    @property
+    def signature(self) -> Signature:
+        """What the parameters take. Raises BadSignature."""
+        return self._plain.signature
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
         return self if instance is None else Placed(self, receiver=(instance,))
@@ -268,9 +281,6 @@ def _without_spec(value: Any) -> Any:
 class Placed:
     """A kernel with its device, its target or its first argument settled."""
 
-    __name__: str
-    __wrapped__: Any
-
     def __init__(
         self,
         kernel: Kernel,
@@ -279,6 +289,8 @@ class Placed:
         receiver: tuple[Any, ...] = (),
         options: Mapping[str, Any] | None = None,
     ) -> None:
+        self.__name__: str
+        self.__wrapped__: Any
         functools.update_wrapper(self, kernel)
         self._kernel = kernel
         self._place = (device, target, receiver)
@@ -300,6 +312,11 @@ class Placed:
     def warpgroups(self) -> int:
         """How many warpgroups of a block the kernel is written for; 0: for the block."""
         return self._kernel.warpgroups
+
+    @property
+    def signature(self) -> Signature:
+        """What the parameters take, a method's first left out. Raises BadSignature."""
+        return self._kernel._method(self.receiver).signature
 
     @property
     def is_placed(self) -> bool:

@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from astdsl.cli.arguments import add_options, read_arguments
-from astdsl.cli.files import find_kernel, signature_of_kernel
+from astdsl.cli.files import find_kernel
 from astdsl.cli.render import Screen, as_object
 from astdsl.cli.run import Array, Comparison, outputs_of, random_value, require_no_outputs
 from astdsl.errors import (
@@ -103,7 +103,7 @@ class Subject:
 def run(options: argparse.Namespace, screen: Screen) -> int:
     """Check the kernel; 1 where something is found."""
     kernel = find_kernel(options.place)
-    signature = signature_of_kernel(kernel)
+    signature = kernel.signature
     arguments, constants = read_arguments(signature, options.arg, options.const)
     require_no_outputs(signature, arguments)
     subject = Subject(kernel, signature, arguments, constants, options.target)

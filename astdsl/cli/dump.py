@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from astdsl.cli.arguments import add_options, read_arguments
-from astdsl.cli.files import find_kernel, signature_of_kernel
+from astdsl.cli.files import find_kernel
 from astdsl.cli.keep import keep
 from astdsl.cli.render import Screen
 from astdsl.errors import BadCommand, DeviceUnavailable, did_you_mean
@@ -61,7 +61,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace, screen: Screen) -> int:
     """Print the stages that are asked for."""
     kernel = find_kernel(options.place)
-    signature = signature_of_kernel(kernel)
+    signature = kernel.signature
     arguments, constants = read_arguments(signature, options.arg, options.const)
     lowered = kernel.lower(**arguments, **constants, target=options.target)
     if options.keep:

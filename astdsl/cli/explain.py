@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 
 from astdsl.cli.arguments import add_options, read_arguments
-from astdsl.cli.files import find_kernel, signature_of_kernel
+from astdsl.cli.files import find_kernel
 from astdsl.cli.render import Screen
 
 HELP = "say what was inferred: classes of arguments, blocks, stages, buffers"
@@ -22,7 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace, screen: Screen) -> int:
     """Print the explanation."""
     kernel = find_kernel(options.place)
-    signature = signature_of_kernel(kernel)
+    signature = kernel.signature
     arguments, constants = read_arguments(signature, options.arg, options.const)
     text = kernel.lower(**arguments, **constants, target=options.target).explain()
     if screen.as_json:

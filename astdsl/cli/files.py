@@ -12,7 +12,6 @@ from pathlib import Path
 from types import FunctionType, ModuleType
 
 from astdsl.errors import BadCommand, did_you_mean
-from astdsl.frontend.signature import Signature, signature_of
 from astdsl.kernel import Kernel, Placed
 
 
@@ -71,9 +70,3 @@ def function_of(kernel: Kernel | Placed) -> FunctionType:
     """Return the function that a kernel was made of."""
     function: FunctionType = inspect.unwrap(kernel)
     return function
-
-
-def signature_of_kernel(kernel: Kernel | Placed) -> Signature:
-    """Return a kernel's signature. Raises BadSignature."""
-    is_method = isinstance(kernel, Placed) and bool(kernel.receiver)
-    return signature_of(function_of(kernel), is_method=is_method)

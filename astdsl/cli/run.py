@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from astdsl.cli.arguments import add_options, read_arguments
-from astdsl.cli.files import find_kernel, signature_of_kernel
+from astdsl.cli.files import find_kernel
 from astdsl.cli.keep import keep
 from astdsl.cli.render import Screen
 from astdsl.errors import BadCommand
@@ -41,7 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace, screen: Screen) -> int:
     """Run the kernel on the device and on the reference; 1 where they disagree."""
     kernel = find_kernel(options.place)
-    signature = signature_of_kernel(kernel)
+    signature = kernel.signature
     arguments, constants = read_arguments(signature, options.arg, options.const)
     device = options.device or selected_device()
     require_no_outputs(signature, arguments)

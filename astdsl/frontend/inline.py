@@ -21,7 +21,7 @@ from astdsl.errors import (
 from astdsl.frontend.binding import bind
 from astdsl.frontend.dims import check_dtype, dims_of, evaluated
 from astdsl.frontend.session import Session
-from astdsl.frontend.signature import Parameter, Signature, signature_of
+from astdsl.frontend.signature import Parameter, Signature
 from astdsl.ir import ops
 from astdsl.ir.core import IN, OUT
 from astdsl.lang.annotations import Dim
@@ -54,7 +54,7 @@ def inlined(session: Session, kernel: Any) -> Callable[..., Any]:
     def call(*args: Any, **kwargs: Any) -> Any:
         here = session.trace.locate()
         try:
-            signature = signature_of(function, is_method=bool(receiver))
+            signature: Signature = kernel.signature
             given = _given(signature, args, kwargs)
         except KernelError as error:
             if all(span != here for span, _ in error.places):

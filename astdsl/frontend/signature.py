@@ -4,11 +4,13 @@ Invariant: a signature is read once, and every mistake in it is reported at its 
 """
 
 from __future__ import annotations
+import __future__
 
 import ast
 import inspect
 from collections.abc import Hashable, Iterator
-from types import FunctionType, NoneType
+from contextlib import suppress
+from types import CellType, FunctionType, NoneType
 from typing import Any
 
 from astdsl.errors import BadSignature, SourceUnavailable
@@ -73,13 +75,15 @@ class Signature:
         return {p.name: p.spec.role if p.spec else "scalar" for p in self.params}
 
 
-def signature_of(function: FunctionType, *, is_method: bool = False) -> Signature:
+def signature_of(
+    function: FunctionType, annotations: Annotations | None = None, *, is_method: bool = False
+) -> Signature:
     """Read a function's signature. Raises BadSignature at the parameter that is malformed."""
     spans = parameter_spans(function)
     here = spans[""]
     parameters = list(_parameters(function))
     bound = parameters.pop(0).name if is_method and parameters else ""
-    annotations = _Annotations(function)
+    annotations = annotations or Annotations(function)
     params, constants = [], []
     for parameter in parameters:
         span = spans.get(parameter.name, here)
@@ -188,30 +192,33 @@ def _name_span(file: str, node: ast.FunctionDef | ast.AsyncFunctionDef | ast.Lam
 _FAILURES = (ArithmeticError, AttributeError, LookupError, SyntaxError, TypeError, ValueError)
 
 
-class _Annotations:
-    """A function's annotations; those that are text are evaluated where the function stands."""
+class Annotations:
+    """A function's annotations, evaluated where the function stands when the kernel is made.
 
-    def __init__(self, function: FunctionType) -> None:
-        self._function = function
-        names = function.__code__.co_freevars
-        cells = zip(names, function.__closure__ or (), strict=True)
-        self._locals = {name: _content(cell) for name, cell in cells}
+    Python evaluates them later: those of `from __future__ import annotations` never, and from
+    Python 3.14 on the others when somebody asks. Then a name may stand for something else, as in
+    a loop that makes a kernel for each of some dtypes. What cannot be known yet is read later.
+    """
+
+    def __init__(self, function: Any) -> None:
+        self._function: FunctionType = function
+        self._known: dict[str, Any] = {}
+        code = getattr(function, "__code__", None)
+        for name in code.co_varnames[: code.co_argcount] if code else ():
+            with suppress(NameError, *_FAILURES):
+                self._known[name] = self._evaluated(self._written(name))
 
     def read(self, name: str, span: Span) -> Any:
         """Return an annotation as an object, MISSING where there is none."""
+        if name in self._known:
+            return self._known[name]
         try:
-            found = self._function.__annotations__.get(name, MISSING)
-            while isinstance(found, str):
-                # The text is the user's own, from the function's own source; of one in quotes
-                # beside `from __future__ import annotations` it is the text of a text.
-                found = eval(found, self._function.__globals__, self._locals)  # noqa: S307
+            return self._evaluated(self._alone(name))
         except NameError as error:
             raise BadSignature(
                 f"the annotation of `{name}` uses a name that is not known here: {error}",
                 (span, ""),
-                help="with `from __future__ import annotations` only globals and names that the "
-                "kernel's body uses too are known: move the name to the module, or leave the "
-                "import out",
+                help=self._way_out(),
             ) from None
         except _FAILURES as error:
             raise BadSignature(
@@ -220,7 +227,65 @@ class _Annotations:
                 (span, ""),
                 help='write an array as `In[f32, "M N"]`, a scalar as a dtype',
             ) from None
+
+    def all_known(self) -> dict[str, Any] | None:
+        """Return the function's own `__annotations__`, None where some cannot be known yet."""
+        try:
+            return self._function.__annotations__
+        except (AttributeError, NameError, *_FAILURES):
+            return None
+
+    def _way_out(self) -> str:
+        if self._function.__code__.co_flags & __future__.annotations.compiler_flag:
+            return (
+                "with `from __future__ import annotations` only globals and names that the "
+                "kernel's body uses too are known: move the name to the module, or leave the "
+                "import out"
+            )
+        return "define the name before the kernel is called"
+
+    def _written(self, name: str) -> Any:
+        return self._function.__annotations__.get(name, MISSING)
+
+    def _alone(self, name: str) -> Any:
+        """Return an annotation although another of the function may fail.
+
+        From Python 3.14 on all of them are evaluated together, also those that no kernel needs:
+        of constants, or what is imported for type checkers only.
+        """
+        try:
+            return self._written(name)
+        except (NameError, *_FAILURES):
+            source = find_function(self._function)
+            arguments = source.node.args
+            given = [*arguments.posonlyargs, *arguments.args]
+            written = next(a.annotation for a in given if a.arg == name)
+            if written is None:
+                return MISSING
+            code = compile(ast.Expression(written), source.file, "eval", dont_inherit=True)
+            return eval(code, self._function.__globals__, self._names())  # noqa: S307
+
+    def _evaluated(self, found: Any) -> Any:
+        """Return what an annotation that is text stands for.
+
+        The text is the user's own, from the function's own source; of one in quotes beside
+        `from __future__ import annotations` it is the text of a text.
+        """
+        while isinstance(found, str):
+            found = eval(found, self._function.__globals__, self._names())  # noqa: S307
         return found
+
+    def _names(self) -> dict[str, Any]:
+        """Return the names around the function that it, or its annotations, close over."""
+        functions = (getattr(self._function, "__annotate__", None), self._function)
+        cells = {name: cell for f in functions if f is not None for name, cell in _cells(f)}
+        found = {name: _content(cell) for name, cell in cells.items()}
+        known = {name: value for name, value in found.items() if value is not MISSING}
+        return {**known.pop("__classdict__", {}), **known}
+
+
+def _cells(function: Any) -> Iterator[tuple[str, CellType]]:
+    return zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
 
 
 def _content(cell: Any) -> Any:
@@ -230,7 +295,7 @@ def _content(cell: Any) -> Any:
         return MISSING
 
 
-def _parameter(parameter: inspect.Parameter, span: Span, annotations: _Annotations) -> Parameter:
+def _parameter(parameter: inspect.Parameter, span: Span, annotations: Annotations) -> Parameter:
     name, default = parameter.name, parameter.default
     found = annotations.read(name, span)
     if found is MISSING and isinstance(default, ArraySpec | Role | DType):

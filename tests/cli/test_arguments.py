@@ -6,13 +6,12 @@ import pytest
 
 from astdsl import f16, f32, i32, spec
 from astdsl.cli.arguments import read_arguments
-from astdsl.cli.files import signature_of_kernel
 from astdsl.errors import BadCommand
 from tests.cli import kernels
 
 
 def read(name: str, *given: str, const: tuple[str, ...] = ()) -> tuple[dict[str, Any], ...]:
-    signature = signature_of_kernel(getattr(kernels, name))
+    signature = getattr(kernels, name).signature
     return read_arguments(signature, given, const)
 
 
