@@ -7,13 +7,29 @@ Invariant: the code is compiled inside a function that owns every name of the or
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable
+import warnings
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from threading import RLock
 from types import CodeType
 from typing import Any
 
 OUTER = "__outer__"
 # Flags of `from __future__` imports; the other bits of co_flags describe the code itself.
 FUTURE_FLAGS = 0x1FF0000
+# The filters of warnings are the whole process's.
+_UNWARNED = RLock()
+
+
+@contextmanager
+def unwarned() -> Iterator[None]:
+    """Leave out warnings of a user's text (of `x is 3`): Python gave them when it read it.
+
+    Where warnings are errors, a text that Python had compiled before would be none to us.
+    """
+    with _UNWARNED, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
 
 
 def compiler_flags(code: CodeType) -> int:
@@ -46,7 +62,8 @@ def compile_function(
         if isinstance(made, ast.stmt | ast.expr) and not hasattr(made, "lineno"):
             ast.copy_location(made, node)
     tree = ast.Module([outer], [])
-    made_code = compile(tree, file, "exec", flags=flags, dont_inherit=True)
+    with unwarned():
+        made_code = compile(tree, file, "exec", flags=flags, dont_inherit=True)
     path = [class_name, OUTER] if class_name else [OUTER]
     for name in path:
         made_code = _inner_code(made_code, name)

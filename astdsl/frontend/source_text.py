@@ -15,7 +15,7 @@ from functools import lru_cache
 from types import CodeType, FunctionType
 
 from astdsl.errors import SourceUnavailable
-from astdsl.frontend.compiling import compile_function, compiler_flags
+from astdsl.frontend.compiling import compile_function, compiler_flags, unwarned
 from astdsl.records import dataclass
 from astdsl.source import Span
 
@@ -88,7 +88,9 @@ def _lines(function: FunctionType) -> list[str]:
 def _functions(text: str) -> dict[tuple[int, str], list[tuple[FunctionNode, str]]]:
     """Return every function of a text by first line (decorators count) and name."""
     table: dict[tuple[int, str], list[tuple[FunctionNode, str]]] = {}
-    for node, class_name in _walk_functions(ast.parse(text), ""):
+    with unwarned():
+        tree = ast.parse(text)
+    for node, class_name in _walk_functions(tree, ""):
         if isinstance(node, ast.Lambda):
             key = (node.lineno, "<lambda>")
         else:
@@ -155,7 +157,8 @@ def _is_compiled_from(code: CodeType, file: str, text: str) -> bool:
 def _codes(file: str, text: str) -> dict[tuple[int, str], list[CodeType]]:
     """Return every code object that a text compiles to, by first line and name."""
     table: dict[tuple[int, str], list[CodeType]] = {}
-    todo = [compile(text, file, "exec", dont_inherit=True)]
+    with unwarned():
+        todo = [compile(text, file, "exec", dont_inherit=True)]
     while todo:
         code = todo.pop()
         table.setdefault((code.co_firstlineno, code.co_name), []).append(code)

@@ -9,6 +9,7 @@ import os
 import subprocess
 import sys
 import types
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -112,6 +113,27 @@ def test_a_file_whose_lines_moved_is_refused(tmp_path: Path) -> None:
     path.write_text("import os\ndef f(n, o):\n    o[0] = n + 1\n")
     os.utime(path, (1, 1))
     assert "changed" in error_of(module.f, n=i32, o=array(4)).message
+
+
+WITH_WARNINGS = """
+def g(n):
+    "\\d"
+    return n + 1
+
+def f(n, o):
+    if n is 3:
+        o[0] = 1
+    o[0] = g(n)
+"""
+
+
+def test_what_python_warned_of_is_not_warned_of_again(tmp_path: Path) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        module = module_of(tmp_path / "warned.py", WITH_WARNINGS)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        trace(module.f, n=i32, o=array(4))
 
 
 def test_functions_of_a_doctest_are_found() -> None:
