@@ -25,7 +25,13 @@ from astdsl.frontend.nodes import (
     walrus,
 )
 
-REFUSED = {ast.Yield: "yield", ast.YieldFrom: "yield from", ast.Await: "await"}
+REFUSED: dict[type[ast.expr], str] = {
+    ast.Yield: "yield",
+    ast.YieldFrom: "yield from",
+    ast.Await: "await",
+    # From Python 3.14 on. Unlike an f-string's, its text would be what Python shows of the values.
+    **{kind: "t-string" for kind in ast.expr.__subclasses__() if kind.__name__ == "TemplateStr"},
+}
 
 
 def in_pieces(argument: ast.expr) -> ast.expr:
@@ -172,4 +178,4 @@ class ExpressionRewriter(ast.NodeTransformer):
     def _refused(self, node: Any) -> ast.expr:
         return at(place(node), call("__refuse__", constant(REFUSED[type(node)])))
 
-    visit_Yield = visit_YieldFrom = visit_Await = _refused  # noqa: N815  (ast's names)
+    visit_Yield = visit_YieldFrom = visit_Await = visit_TemplateStr = _refused  # noqa: N815  (ast's)

@@ -35,6 +35,7 @@ REFUSED_HELP = {
     **{
         f"{leave} in finally": "leave behind the `try`" for leave in ("break", "continue", "return")
     },
+    "t-string": "an f-string shows the values when the kernel runs",
     "global": "return the value, or assign a name of the kernel",
     "async for": "a plain `for`",
     "async with": "a plain `with`",

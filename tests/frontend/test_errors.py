@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from pathlib import Path
 
 import pytest
@@ -341,6 +342,25 @@ def test_a_report_has_a_code_a_place_and_a_way_out(name: str, tmp_path: Path) ->
     assert re.match(r"A\d\d\d: ", text)
     assert re.search(r"kernel\.py:\d+:\d+\n    .*\n +\^+", text)
     assert "  help: " in text
+
+
+T_STRINGS = """
+def show(i):
+    print(t"{i}")
+
+def kernel(n, x, o, b=3):
+    if b > 5:
+        show(t"{b}")
+    show(n)
+"""
+
+
+@pytest.mark.skipif(sys.version_info < (3, 14), reason="older versions have no t-strings")
+def test_a_t_string_is_refused_where_it_is_reached(tmp_path: Path) -> None:
+    shown = report(T_STRINGS, tmp_path)
+    assert "`t-string` is not supported in a kernel" in shown
+    assert '\n    print(t"{i}")\n          ^^^^^^\n' in shown
+    assert "help: an f-string" in shown
 
 
 def test_what_is_not_reached_may_hold_anything(tmp_path: Path) -> None:
