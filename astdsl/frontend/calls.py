@@ -94,7 +94,9 @@ def require_arguments_taken(function: Any, callee: Any, error: TypeError) -> Non
         return
     name = getattr(function, "__name__", "function").strip("_")
     shown = METHODS.get(name, function) if module_of(function) == "builtins" else function
-    said = str(error).partition("() ")[2].replace("missing", "is missing") or f"says: {error}"
+    # From Python 3.13 on it may add a guess; the signature tells as much.
+    words = str(error).partition(". Did you mean")[0]
+    said = words.partition("() ")[2].replace("missing", "is missing") or f"says: {words}"
     raise fault(
         TypeMismatch,
         f"`{name}` {said}",
