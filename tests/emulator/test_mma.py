@@ -101,8 +101,45 @@ def test_integer_products_saturate_when_asked() -> None:
     assert (got == 2**31 - 1).all()
 
 
+NARROW = [
+    ("m8n8k32", "s4", "u4"), ("m16n8k32", "u4", "s4"), ("m16n8k64", "s4", "s4"),
+    ("m8n8k128", "b1", "b1"), ("m16n8k128", "b1", "b1"), ("m16n8k256", "b1", "b1"),
+]  # fmt: skip
+
+
+def narrow(shape: tuple[int, int], name: str, seed: int) -> tuple[Any, Any]:
+    """Return random values [rows, k], and their fragment [lane, register, 1] of words."""
+    bits = 1 if name == "b1" else 4
+    codes = np.random.default_rng(seed).integers(0, 1 << bits, shape)
+    values = np.where(codes >= 8, codes - 16, codes) if name == "s4" else codes
+    places = bits * np.arange(32 // bits)
+    packed = (operand_fragment(codes, 32 // bits) << places).sum(axis=-1).astype(np.uint32)
+    return values, packed[..., None]
+
+
+@pytest.mark.parametrize(("shape", "a_type", "b_type"), NARROW)
+@pytest.mark.parametrize("combine", ["and", "xor"])
+def test_products_of_narrow_integers(shape: str, a_type: str, b_type: str, combine: str) -> None:
+    rows, k = int(shape[1:].partition("n")[0]), int(shape.split("k")[1])
+    (a, given_a), (b, given_b) = narrow((rows, k), a_type, 1), narrow((8, k), b_type, 2)
+    wide = a @ b.T
+    if a_type == "b1" and combine == "xor":
+        wide = (a[:, None, :] != b[None, :, :]).sum(axis=-1)
+    c = np.random.default_rng(3).integers(-9, 9, (rows, 8)).astype(np.int32)
+    count = f".{combine}.popc" if a_type == "b1" else ""
+    got = product(
+        f"{shape}.row.col.s32.{a_type}.{b_type}.s32{count}", [given_a, given_b, result_fragment(c)]
+    )
+    assert got.tolist() == result_fragment((wide + c).astype(np.int32)).tolist()
+
+
 @pytest.mark.parametrize(
-    "form", ["m16n8k16.row.row.f32.f16.f16.f32", "m16n8k64.row.col.s32.s4.s4.s32"]
+    "form",
+    [
+        "m16n8k16.row.row.f32.f16.f16.f32",
+        "m16n8k64.row.col.f32.s4.s4.f32",
+        "m8n8k128.row.col.s32.b1.b1.s32",
+    ],
 )
 def test_other_forms_are_refused_by_name(form: str) -> None:
     text = module(

@@ -24,7 +24,11 @@ if TYPE_CHECKING:
     from astdsl.emulator.scalars import Array
 
 _SHAPE = re.compile(r"m(\d+)n8k(\d+)")
-_BITS = {"f16": 16, "bf16": 16, "tf32": 32, "e4m3": 8, "e5m2": 8, "s8": 8, "u8": 8, "f64": 64}
+_BITS = {
+    "f16": 16, "bf16": 16, "tf32": 32, "e4m3": 8, "e5m2": 8, "s8": 8, "u8": 8, "f64": 64,
+    "s4": 4, "u4": 4, "b1": 1,
+}  # fmt: skip
+_NARROW = ("s4", "u4", "b1")
 _ACCUMULATORS = {"f32": np.float32, "f16": np.float16, "s32": np.int32, "f64": np.float64}
 _GROUP, _QUAD = np.arange(WARP) // 4, np.arange(WARP) % 4
 
@@ -57,13 +61,17 @@ def prepare_mma(ops: Operands) -> Control:
     """`mma.sync.aligned.shape.row.col{.satfinite}.dtype.atype.btype.ctype d, a, b, c`."""
     found = next(filter(None, (_SHAPE.fullmatch(word) for word in ops.modifiers)), None)
     types = [word for word in ops.modifiers if word in _BITS or word in _ACCUMULATORS]
-    known = {"sync", "aligned", "row", "col", "satfinite", "kind::f8f6f4", *types}
+    # Bits are combined by .and or .xor, and then counted.
+    counts = ("and", "xor", "popc") if "b1" in types and ops.has("popc") else ()
+    known = {"sync", "aligned", "row", "col", "satfinite", "kind::f8f6f4", *types, *counts}
     unknown = [w for w in ops.modifiers if w not in known and (found is None or w != found[0])]
     if found is None or unknown or len(types) != 4 or not (ops.has("row") and ops.has("col")):
         raise ops.refuse("this form of mma.sync is not modelled")
     to, a_type, b_type, c_type = types
     if a_type not in _BITS or b_type not in _BITS or to not in _ACCUMULATORS:
         raise ops.refuse(f"operands of .{a_type} and .{b_type} are not modelled")
+    if a_type in _NARROW and (to != "s32" or (a_type == "b1") != bool(counts)):
+        raise ops.refuse("operands of 4 bits and of single bits (.and.popc, .xor.popc) give .s32")
     if _BITS[a_type] != _BITS[b_type] or c_type != to:
         raise ops.refuse("operands of different widths are not modelled")
     return _Product(ops, _Shape(int(found[1]), int(found[2]), _BITS[a_type]), types).prepared
@@ -76,6 +84,7 @@ class _Product:
         self.shape, self.a_type, self.b_type = shape, types[1], types[2]
         self.dtype = np.dtype(_ACCUMULATORS[types[0]])
         self.saturate = ops.has("satfinite")
+        self.differs = ops.has("xor")
         word = "b64" if types[1] == "f64" else "b32"
         self.a = ops.sources(ops.args[1], word)
         self.b = ops.sources(ops.args[2], word)
@@ -96,6 +105,9 @@ class _Product:
         b = self._operand(m, lanes, warps, self.b, self.b_type)
         old = self._accumulator(m, lanes, warps)
         product = matrix.multiply(a, b)
+        if self.differs:
+            # Of two rows of bits: those of both, less twice what they share.
+            product = a.sum(axis=2)[:, :, None] + b.sum(axis=2)[:, None, :] - 2 * product
         if self.dtype == np.float64:
             new = product + old
         else:
@@ -120,11 +132,14 @@ class _Product:
         return values
 
     def _value_type(self, name: str) -> Any:
-        return np.float64 if name == "f64" or name in matrix.INTEGERS else np.float32
+        exact = name == "f64" or name in matrix.INTEGERS or name in _NARROW
+        return np.float64 if exact else np.float32
 
     def _widen(self, raw: Array, name: str) -> Array:
         if name == "f64":
             return raw.view(np.float64)
+        if name in _NARROW:
+            return _unpacked(raw.view(np.uint8), name)
         return matrix.widen(raw.view(np.uint8), name)
 
     def _accumulator(self, m: Machine, lanes: Lanes, warps: Warps) -> Array:
@@ -149,3 +164,11 @@ class _Product:
         if self.dtype.itemsize == 2:
             return [(_GROUP + 8 * r, 2 * _QUAD, 2) for r in range(self.shape.rows)]
         return [(_GROUP + 8 * (r // 2), 2 * _QUAD + r % 2, 1) for r in range(2 * self.shape.rows)]
+
+
+def _unpacked(raw: Array, name: str) -> Array:
+    """Return the elements of 4 bits, or of one, in bytes [..., n]: the lowest bits first."""
+    if name == "b1":
+        return np.unpackbits(raw, axis=-1, bitorder="little")
+    halves: Array = np.stack([raw & 15, raw >> 4], axis=-1).astype(np.int8)
+    return (halves ^ 8) - 8 if name == "s4" else halves
