@@ -72,8 +72,6 @@ HAZARDS = {
     + "@%p0 mbarrier.complete_tx.relaxed.cta.shared::cta.b64 [%r2], 48;"
     "@%p0 mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [%r2], 0x100040;",
     # Of the first phase the second warp may still ask when the second is complete.
-    "wait-overtaken": BARRIER + "@%p0 mbarrier.arrive.shared::cta.b64 _, [%r2];" + WAIT
-    + ".loc 1 8 1\n @%p0 mbarrier.arrive.shared::cta.b64 _, [%r2];",
     "unwritten-shared-memory": "ld.shared.b32 %r6, [%r4]; .loc 1 8 1\n st.global.b32 [%d0], %r6;",
     "out-of-bounds": "mad.wide.u32 %d1, %r0, 4, %d0; .loc 1 8 1\n st.global.b32 [%d1+8], %r0;",
     "misaligned": "st.global.b32 [%d0+2], %r0;",
@@ -97,7 +95,9 @@ HAZARDS = {
     "relaxed-wait": BARRIER + LOAD.format(bytes=256) + WAIT.replace("parity", "parity.relaxed.cta")
     + READ,
     "relaxed-wait-before-a-copy": BARRIER + LOAD.format(bytes=256)
-    + WAIT.replace("parity", "parity.relaxed.cta") + STORE.partition("bar.sync 0;")[2],
+    + (BARRIER + LOAD.format(bytes=256)).replace("[%r2]", "[%r2+8]").replace("[%r1]", "[%r1+1024]")
+    + WAIT.replace("parity", "parity.relaxed.cta") + wait("%r2+8", 0, "b")
+    + STORE.partition("bar.sync 0;")[2].format(),
     "live-mbarrier-touched": BARRIER + ".loc 1 8 1\n @%p0 st.shared.b32 [%r2], %r0;",
     "reduction-of-a-constant": "ld.global.nc.b32 %r6, [%d0]; .loc 1 8 1\n"
     "red.global.add.u32 [%d0], 1;",
