@@ -14,7 +14,7 @@ from astdsl import In, Out, cdiv, erf, f16, f32, kernel, pipeline, tile, zeros
 
 def gelu(x):
     """Return x times the probability that a normal variable is below x: a helper, inlined."""
-    return 0.5 * x * (1 + erf(x / math.sqrt(2)))
+    return 0.5 * x * (1 + erf(x * math.sqrt(0.5)))
 
 
 @kernel

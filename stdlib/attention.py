@@ -1,16 +1,23 @@
-"""Attention whose scores never leave the chip, forward and backward. Source: Dao 2023."""
+"""Attention whose scores never leave the chip, forward and backward. Source: Dao 2023.
+
+Exponentials are powers of 2, since that is what there is an instruction for: scores are scaled by
+`log2(e) / sqrt(D)`, which is done together with taking off the largest.
+"""
+
+import math
 
 from astdsl import (
     GMEM,
     In,
     Out,
     cdiv,
-    exp,
+    exp2,
     f32,
+    fma,
     full,
     iota,
     kernel,
-    log,
+    log2,
     maximum,
     min,
     pipeline,
@@ -20,11 +27,12 @@ from astdsl import (
 )
 
 LOWEST = -1e30
+LOG2_E = math.log2(math.e)
 
 
 def scores(q, k, i, j, causal):
-    """Return `q @ k.T / sqrt(D)` of query block i and key block j; what is hidden is lowest."""
-    s = (q @ k.T) * q.shape[1] ** -0.5
+    """Return `q @ k.T` of query block i and key block j; what is hidden is lowest."""
+    s = q @ k.T
     if not causal:
         return s
     bq, bk = s.shape
@@ -52,6 +60,7 @@ def attention(
     B, H, S, D = q.shape
     _, G, T, _ = k.shape
     assert H % G == 0, "each head of k and v serves the same number of heads of q"
+    scale = D**-0.5 * LOG2_E
     with pipeline(B, H, cdiv(S, bq)) as (b, h, i):
         g = h // (H // G)
         queries = q[b, h, tile(i, bq), :]
@@ -60,13 +69,13 @@ def attention(
         seen = min(T, (i + 1) * bq) if causal else T
         with pipeline(cdiv(seen, bk), stages=2) as j:
             s = scores(queries, k[b, g, tile(j, bk), :], i, j, causal)
-            now = maximum(largest, s.max(axis=1, keepdims=True))
-            p, shrink = exp(s - now), exp(largest - now)
+            now = maximum(largest, s.max(axis=1, keepdims=True) * scale)
+            p, shrink = exp2(fma(s, scale, -now)), exp2(largest - now)
             total = total * shrink + p.sum(axis=1, keepdims=True)
             acc = acc * shrink + p.astype(v.dtype) @ v[b, g, tile(j, bk), :]
             largest = now
-        o[b, h, tile(i, bq), :] = acc / total
-        lse[b, h, tile(i, bq)] = (largest + log(total)).reshape(bq)
+        o[b, h, tile(i, bq), :] = acc * (1 / total)
+        lse[b, h, tile(i, bq)] = ((largest + log2(total)) / LOG2_E).reshape(bq)
 
 
 @kernel
@@ -102,7 +111,8 @@ def attention_backward(
         dkeys, dvalues = zeros((bk, D), f32), zeros((bk, D), f32)
         with pipeline(H // G, cdiv(S, bq), stages=2) as (n, i):
             at = b, g * (H // G) + n, tile(i, bq)
-            p = exp(scores(q[at], keys, i, j, causal) - lse[at][:, None])
+            sums = lse[at][:, None] * -LOG2_E
+            p = exp2(fma(scores(q[at], keys, i, j, causal), scale * LOG2_E, sums))
             ds = p * (do[at] @ values.T - delta[at][:, None]) * scale
             dvalues += p.astype(v.dtype).T @ do[at]
             dkeys += ds.astype(k.dtype).T @ q[at]
@@ -112,12 +122,12 @@ def attention_backward(
         at = b, h, tile(i, bq)
         g = h // (H // G)
         queries, gradients, moved = q[at], do[at], delta[at][:, None]
-        sums = lse[at][:, None]
+        sums = lse[at][:, None] * -LOG2_E
         dqueries = zeros((bq, D), f32)
         seen = min(T, (i + 1) * bq) if causal else T
         with pipeline(cdiv(seen, bk), stages=2) as j:
             keys = k[b, g, tile(j, bk), :]
-            p = exp(scores(queries, keys, i, j, causal) - sums)
+            p = exp2(fma(scores(queries, keys, i, j, causal), scale * LOG2_E, sums))
             ds = p * (gradients @ v[b, g, tile(j, bk), :].T - moved) * scale
             dqueries += ds.astype(k.dtype) @ keys
         dq[at] = dqueries

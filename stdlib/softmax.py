@@ -36,9 +36,10 @@ def softmax(x: In["M N"], o: Out["M N"], *, bm=4, bn=1024):
             now = maximum(largest, part.max(axis=1))
             total = total * exp(largest - now) + exp(part - now[:, None]).sum(axis=1)
             largest = now
+        share = 1 / total
         with pipeline(cdiv(N, bn)) as j:
             part = x[tile(i, bm), tile(j, bn)].astype(f32)
-            o[tile(i, bm), tile(j, bn)] = exp(part - largest[:, None]) / total[:, None]
+            o[tile(i, bm), tile(j, bn)] = exp(part - largest[:, None]) * share[:, None]
 
 
 @kernel

@@ -13,6 +13,7 @@ Of floats only what IEEE allows: x * 1 is x, x + 0 is not (it makes +0 of -0).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
@@ -155,6 +156,24 @@ def _select(op: ops.Select, known: _Known, _emit: Emit) -> Value | None:
     return None if condition is None else (op.x if condition else op.y)
 
 
+def _select_of_cast(op: ops.Select, known: _Known, emit: Emit) -> Value | None:
+    """Choose between a float and 0 before it is narrowed: another mask of it may be the same."""
+    inner, dtype = known.maker(op.x, ops.Cast), op.x.tile.dtype
+    if inner is None or not _is_positive_zero(known.number(op.y)):
+        return None
+    if not (dtype.is_float and inner.x.tile.dtype.is_float) or inner.x.tile.dtype.bits < dtype.bits:
+        return None
+    zero = emit(ops.Constant(span=op.span, value=0.0, type=inner.x.tile)).result
+    chosen = emit(ops.Select(span=op.span, condition=op.condition, x=inner.x, y=zero)).result
+    made = emit(ops.Cast(span=op.span, x=chosen, dtype=dtype)).result
+    made.hint = op.result.hint
+    return _value(made)
+
+
+def _is_positive_zero(number: float | int | bool | None) -> bool:
+    return number is not None and number == 0 and math.copysign(1, number) > 0
+
+
 def _widens(narrow: DType, wide: DType) -> bool:
     """Return whether every value of `narrow` is one of `wide`, and comes back the same."""
     if narrow.is_float:
@@ -244,7 +263,7 @@ _RULES: Mapping[type[Op], tuple[Rule, ...]] = {
     ops.Floor: (_once,),
     ops.Ceil: (_once,),
     ops.Round: (_once,),
-    ops.Select: (_select,),
+    ops.Select: (_select, _select_of_cast),
     ops.Cast: (_cast,),
     ops.Bitcast: (_bitcast,),
     ops.Broadcast: (_same_shape, _through(ops.Broadcast)),

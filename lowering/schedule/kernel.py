@@ -21,6 +21,7 @@ from astdsl.lowering.schedule.build import Maker
 from astdsl.lowering.schedule.hazards import order_accesses
 from astdsl.lowering.schedule.held import hold_outputs
 from astdsl.lowering.schedule.launches import form_launches
+from astdsl.lowering.schedule.masks import skip_full_masks
 from astdsl.lowering.schedule.outputs import check_outputs, starting_unwritten
 from astdsl.lowering.schedule.protocol import check_protocol
 from astdsl.lowering.schedule.resets import drop_first_step_guards
@@ -78,7 +79,8 @@ def _schedule_launch(launch: ops.Launch, module: Module, target: Target) -> ops.
     if launch.per_warpgroup:
         check_warpgroups(launch, target)
     warpgroups = choose_warpgroups(launch, target)
-    done = replace_fields(launch, body=body.block(args=launch.body.args), warpgroups=warpgroups)
+    program = skip_full_masks(body.block(args=launch.body.args))
+    done = replace_fields(launch, body=program, warpgroups=warpgroups)
     if done.per_warpgroup:
         made = (v for op in scheduler.allocations.ops for v in op.results)
         done = keep_apart(done, made, target)

@@ -23,7 +23,7 @@ from functools import partial
 
 from astdsl.errors import BadPipeline
 from astdsl.ir import ops
-from astdsl.ir.core import Block, Value
+from astdsl.ir.core import Block, Op, Value
 from astdsl.lowering.buffers import RING_LABEL
 from astdsl.lowering.schedule.accumulation import Accumulation, accumulations, begin, finish
 from astdsl.lowering.schedule.block import (
@@ -409,13 +409,30 @@ class _Expansion:
             pending = in_flight * len(self.products)
             body.add_op(ops.ProductWait(span=self.op.span, pending=pending))
 
-    def _last_reader(self, program: Sequence[object]) -> int:
-        """Return where every slot has been read: behind the last load, or at the end."""
+    def _last_reader(self, program: Sequence[Op]) -> int:
+        """Return where every slot has been read: behind the last load, or at the end.
+
+        What follows a load and leaves fewer registers than it takes comes first: all of them
+        would be held while copies are issued.
+        """
         staged = {load.result for load in self.loads}
         users = [u for value in staged for u in self.scheduler.users[value]]
         if self.products or any(isinstance(u, (ops.Dot, ops.Transpose)) for u in users):
             return len(program)
-        return 1 + max(k for k, op in enumerate(program) if op in self.loads)
+        cut = 1 + max(k for k, op in enumerate(program) if op in self.loads)
+        held = staged | set(self.op.body.args)
+        while cut < len(program) and self._condenses(program[cut], held):
+            held.update(program[cut].results)
+            cut += 1
+        return cut
+
+    def _condenses(self, op: Op, held: set[Value]) -> bool:
+        """Whether an operation is the last use of more held bits than it gives."""
+        if not isinstance(op, ops.Elementwise):
+            return False
+        users = self.scheduler.users
+        last = (v for v in {*op.operands} & held if all(user is op for user in users[v]))
+        return sum(map(_tile_bits, last)) > _tile_bits(op.results[0])
 
     def _refill(self, body: Maker, ring: Ring, number: Value, theirs: Sequence[Value]) -> None:
         """Issue the copies of the step that is `ahead`: every thread is done with the slot."""
@@ -459,6 +476,10 @@ class _Expansion:
         behind = self._number(maker, maker.add(self.total, further))
         amount = maker.subtract(behind, self._issued(maker, ring))
         maker.add_op(ops.CounterAdd(span=self.op.span, counter=ring.issued, amount=amount))
+
+
+def _tile_bits(value: Value) -> int:
+    return value.tile.elements * value.tile.dtype.bits
 
 
 def _slot_bytes(load: ops.Load) -> int:

@@ -339,3 +339,19 @@ def test_the_driver_shows_each_module_to_an_observer() -> None:
 def test_modules_that_differ_are_not_equal() -> None:
     assert not structurally_equal(add_module(f32, (8, 8)), add_module(f32, (8, 4)))
     assert structurally_equal(add_module(f32, (8, 8)), add_module(f32, (8, 8)))
+
+
+@pytest.mark.parametrize(
+    ("other", "expected"),
+    [(0.0, ["Compare", "Select", "Cast"]), (-0.0, ["Compare", "Cast", "Select"])],
+)
+def test_a_float_is_masked_before_it_is_narrowed(other: float, expected: list[str]) -> None:
+    def build(m: Maker) -> Value:
+        x = x_of(m)
+        sees = m.make(ops.Compare, x, m.make(ops.Constant, value=1.0, type=x.tile), predicate="lt")
+        narrow = m.make(ops.Cast, x, dtype=f16)
+        instead = m.make(ops.Constant, value=other, type=narrow.tile)
+        return m.make(ops.Select, narrow, instead, condition=sees)
+
+    # The last cast is that of the store.
+    assert kinds(run_passes(expression(build), STANDARD))[:-1] == expected
