@@ -79,7 +79,8 @@ def rehearse(
             frame.values[param.value] = Memory(data=data, name=param.name, span=param.span)
         else:
             frame.values[param.value] = UNKNOWN
-    _blocks(module, frame)
+    with np.errstate(all="ignore"):  # numbers overflow and divide by 0 as the language says
+        _blocks(module, frame)
 
 
 def is_by_hand(module: Module) -> bool:

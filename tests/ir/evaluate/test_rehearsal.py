@@ -6,7 +6,7 @@ import pytest
 
 from astdsl.errors import ProtocolError
 from astdsl.ir import ops
-from astdsl.ir.core import IN, PURE, Module
+from astdsl.ir.core import IN, PURE, SCALAR, Module
 from astdsl.ir.dtypes import f32
 from astdsl.ir.evaluate import rehearsal
 from astdsl.ir.evaluate.rehearsal import rehearse
@@ -69,4 +69,16 @@ def test_what_comes_after_the_bound_is_left_out() -> None:
 def test_a_kernel_without_barriers_and_copies_is_not_rehearsed() -> None:
     m = Maker(("x", IN, gmem(f32, *HUGE)))
     m.load(m["x"], (0, 0), (1, 1))
+    rehearse(m.module(), {})
+
+
+def test_numbers_that_divide_by_zero_are_no_warning() -> None:
+    m = Maker(("n", SCALAR, INDEX))
+    barrier = m.make(ops.AllocBarrier, count=1, arrivals=1)
+    with m.region(INDEX) as body:
+        slot = m.make(ops.Remainder, body.block.args[0], m.index(0))
+        m.op(ops.BarrierArrive, barrier=barrier, index=slot)
+        m.yields()
+    bounds = {"low": m.index(0), "high": m.index(1), "step": m.index(1)}
+    m.op(ops.For, initial=(), **bounds, body=body.block)
     rehearse(m.module(), {})
