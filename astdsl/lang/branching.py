@@ -18,7 +18,7 @@ from astdsl.ir.core import PURE, READS, Value
 from astdsl.ir.types import CONDITION
 from astdsl.lang.elementwise import as_tile, constant
 from astdsl.lang.joining import LeafType, converted, join, met_edges, result_tile
-from astdsl.lang.leaves import Differs, Leaf, is_same, pairs, rebuild
+from astdsl.lang.leaves import Differs, Leaf, is_leaf, is_same, pairs, rebuild
 from astdsl.lang.names import (
     MISSING,
     RESULT,
@@ -247,6 +247,12 @@ def _left_by_one(name: str, header: Span) -> Unusable:
     )
 
 
+ONE_OBJECT = (
+    "only tiles and numbers may differ where the running kernel decides: let a keyword-only "
+    "constant choose, or do on each path what the object is for"
+)
+
+
 def _mismatch(name: str, found: Differs, header: Span) -> Unusable:
     where = f"`{name}{found.path}`"
     return unusable(
@@ -254,7 +260,9 @@ def _mismatch(name: str, found: Differs, header: Span) -> Unusable:
         f"{where} is {said(found.left)} on one path and {said(found.right)} on the other",
         (header, "the paths meet behind this"),
         *_made_places(found),
-        help="convert one with `astype`, or give the name one shape and dtype on both paths",
+        help=ONE_OBJECT
+        if not (is_leaf(found.left) or is_leaf(found.right))
+        else "convert one with `astype`, or give the name one shape and dtype on both paths",
     )
 
 

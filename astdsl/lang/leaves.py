@@ -1,8 +1,8 @@
 """Kernel values inside Python's containers: found, compared, and put into a container of one shape.
 
-Invariant: tuples (named ones too), lists, dicts and dataclasses are containers; tiles and Python
-numbers are leaves; anything else is a constant, equal to another only if it is the same object or
-an equal plain constant.
+Invariant: tuples (named ones too), lists, dicts and dataclasses are containers; tiles and numbers
+are leaves, those of NumPy as Python's; anything else is a constant, equal to another only if it is
+the same object or an equal plain constant.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ import copy
 import dataclasses
 from collections.abc import Callable, Iterator
 from typing import Any, TypeAlias
+
+import numpy as np
 
 from astdsl.lang.values import Tile
 
@@ -29,9 +31,19 @@ class Differs(Exception):
         self.right = right
 
 
+def plain(value: Any) -> Any:
+    """Return a number of NumPy's, or an `IntEnum`, as Python's number; anything else as it is."""
+    if type(value) in PLAIN:
+        return value
+    if isinstance_exactly(value, np.generic):
+        return value.item()
+    number = next((kind for kind in (int, float) if isinstance_exactly(value, kind)), None)
+    return value if number is None else number(value)
+
+
 def is_leaf(value: object) -> bool:
-    """Whether a value is a tile or a Python number."""
-    return type(value) is Tile or type(value) in NUMBERS
+    """Whether a value is a tile or a number, of Python or of NumPy."""
+    return type(value) is Tile or type(plain(value)) in NUMBERS
 
 
 def is_same(x: object, y: object) -> bool:
@@ -66,7 +78,7 @@ def isinstance_exactly(value: object, kind: type) -> bool:
 def leaves(value: object) -> Iterator[Leaf]:
     """Yield the leaves of a value in order."""
     if is_leaf(value):
-        yield value  # type: ignore[misc]
+        yield plain(value)
     else:
         for _, part in children(value) or ():
             yield from leaves(part)
@@ -80,7 +92,7 @@ def tiles(value: object) -> Iterator[Tile]:
 def pairs(left: object, right: object, path: str = "") -> Iterator[tuple[str, Leaf, Leaf]]:
     """Yield the leaves of two values side by side, with paths; raise Differs where they part."""
     if is_leaf(left) and is_leaf(right):
-        yield path, left, right  # type: ignore[misc]
+        yield path, plain(left), plain(right)
         return
     ours, others = children(left), children(right)
     if type(left) is type(right) and ours is not None and others is not None:
@@ -95,7 +107,9 @@ def pairs(left: object, right: object, path: str = "") -> Iterator[tuple[str, Le
 def rebuild(value: Any, replace: Callable[[Leaf], object]) -> Any:
     """Return a value with each leaf replaced, in order; the same object if nothing changed."""
     if is_leaf(value):
-        return replace(value)
+        leaf = plain(value)
+        made = replace(leaf)
+        return value if made is leaf else made
     parts = children(value)
     if not parts:
         return value

@@ -69,9 +69,9 @@ def test_a_step_of_0_is_refused_before_the_launch(device: str, target: str, step
 
 @pytest.mark.parametrize("device", ["reference", "emulator"])
 def test_a_step_of_0_in_memory_is_reported_where_the_range_stands(device: str) -> None:
-    assert agree(step_from_memory, lambda: (np.int32([2]),)).tolist() == [4]
+    assert agree(step_from_memory, lambda: (np.array([2], np.int32),)).tolist() == [4]
     with pytest.raises(DeviceError, match="the step of a range is not 0") as caught:
-        step_from_memory.on(device)(np.int32([0]))
+        step_from_memory.on(device)(np.array([0], np.int32))
     assert "range(0, 7, x[0])" in str(caught.value)
 
 

@@ -219,6 +219,14 @@ def kernel(n, x, o):
 def kernel(n, x, o):
     o[0:4] = where(not x[0:4] > 0, 1.0, 0.0)
 """,
+    "a-function-for-each-branch": """
+def kernel(n, x, o):
+    if n > 2:
+        f = lambda v: v * 2
+    else:
+        f = lambda v: v + 1
+    o[0:4] = f(x[0:4])
+""",
     "two-ellipses": """
 def kernel(n, x, o):
     o[0:4] = x[..., ...][0:4]
