@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from astdsl.emulator.scalars import Array
+from astdsl.emulator.scalars import Array, any_of
 
 N_BARRIERS = 16
 
@@ -22,6 +22,7 @@ class BlockBarriers:
         self.generation = np.zeros(shape, np.int64)
         self.whole = np.zeros(shape, np.bool_)
         self.live = np.full(n_blocks, n_threads, np.int64)
+        self.total_live = n_blocks * n_threads
         self.true_votes = np.zeros(shape, np.int64)
         self.result_votes = np.zeros(shape, np.int64)
         self.result_arrived = np.zeros(shape, np.int64)
@@ -41,7 +42,7 @@ class BlockBarriers:
         self.arrived[blocks, barrier] += counts[blocks]
         self.true_votes[blocks, barrier] += votes[blocks]
         wrong = ~agree | (self.arrived[blocks, barrier] > wanted)
-        if wrong.any():
+        if any_of(wrong):
             return int(blocks[np.argmax(wrong)])
         self._complete(blocks, barrier)
         return None
@@ -49,6 +50,7 @@ class BlockBarriers:
     def leave(self, counts: Array) -> None:
         """Take ended threads out of the barriers that wait for every thread."""
         self.live -= counts
+        self.total_live -= int(counts.sum())
         for barrier in np.flatnonzero(self.whole.any(axis=0)):
             blocks = np.flatnonzero(self.whole[:, barrier] & (self.arrived[:, barrier] > 0))
             self.expected[blocks, barrier] = self.live[blocks]

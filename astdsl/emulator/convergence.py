@@ -15,6 +15,7 @@ import numpy as np
 from astdsl.emulator import lanes as lane_sets
 from astdsl.emulator.lanes import Lanes
 from astdsl.emulator.machine import Condition
+from astdsl.emulator.scalars import all_of, any_of
 
 if TYPE_CHECKING:
     from astdsl.emulator.machine import Machine
@@ -65,13 +66,15 @@ class Gathering:
 
     def complete(self, m: Machine, lanes: Lanes) -> Lanes:
         """Return the lanes whose warp (or warpgroup) is complete; the others wait."""
+        if is_whole(m, lanes, self._width):
+            return lanes
         whole = self._ready(m, lanes)
-        if whole.all():
+        if all_of(whole):
             return lanes
         require_converged(m, lanes)
         # Blocked lanes at one instruction are one group, so `_ready` sees all who have come.
         m.block(lanes.where(~whole), self._wait)
-        return lanes.where(whole) if whole.any() else lane_sets.NONE
+        return lanes.where(whole) if any_of(whole) else lane_sets.NONE
 
     def _ready(self, m: Machine, lanes: Lanes) -> BoolArray:
         if is_whole(m, lanes, self._width):
@@ -97,7 +100,7 @@ def require_converged(m: Machine, lanes: Lanes) -> None:
             continue
         there = m.thread_of[others.sel] // WARP_THREADS * m.n_blocks + m.block_of[others.sel]
         split = np.isin(here, there)
-        if split.any():
+        if any_of(split):
             raise m.fault(
                 "E214",
                 "lanes of one warp are divided between two `.aligned` instructions: this one, and "
@@ -124,7 +127,7 @@ def first_threads(m: Machine, lanes: Lanes, places: Iterable[Place]) -> Lanes | 
         return None
     for bits, row in places:
         values = m.registers.banks[bits][row, lanes.sel].reshape(-1, n)
-        if (values[1:] != values[0]).any():
+        if any_of(values[1:] != values[0]):
             return None
     start = cast(slice, lanes.sel).start
     return Lanes.span(start, start + n)

@@ -17,7 +17,7 @@ from astdsl.emulator.asynchronous import Operation
 from astdsl.emulator.guard import CHUNK_BYTES, Index, chunk_index, define
 from astdsl.emulator.mbarriers import BarrierMisuse, mbarriers_of
 from astdsl.emulator.native import copies as native
-from astdsl.emulator.scalars import UNSIGNED
+from astdsl.emulator.scalars import UNSIGNED, all_of, any_of
 
 if TYPE_CHECKING:
     from astdsl.emulator.global_memory import Allocation
@@ -25,7 +25,15 @@ if TYPE_CHECKING:
     from astdsl.emulator.machine import Machine
     from astdsl.emulator.scalars import Array, BoolArray
 
-__all__ = ["BulkStore", "Transfer", "issue_load", "issue_shared", "issue_values", "unit_dtype"]
+__all__ = [
+    "Addresses",
+    "BulkStore",
+    "Transfer",
+    "issue_load",
+    "issue_shared",
+    "issue_values",
+    "unit_dtype",
+]
 
 
 # What most copies move at a time.
@@ -37,19 +45,50 @@ def unit_dtype(unit_bytes: int) -> np.dtype[Any]:
     return np.dtype(np.complex128) if unit_bytes == 16 else UNSIGNED[unit_bytes * 8]
 
 
+class Addresses:
+    """Global addresses of the units of n boxes, each of the same number of units.
+
+    `corners` [n] are those of the boxes, `relative` [units] what is added for each unit, the first
+    the least and the last the most; or `each` [n, units] is listed.
+    """
+
+    __slots__ = ("_each", "corners", "relative")
+
+    def __init__(self, corners: Array, relative: Array) -> None:
+        self.corners: Array | None = corners
+        self.relative = relative
+        self._each: Array | None = None
+
+    @classmethod
+    def listed(cls, each: Array) -> Addresses:
+        """Make addresses that have no common form."""
+        addresses = cls(each, each)
+        addresses.corners, addresses._each = None, each
+        return addresses
+
+    @property
+    def each(self) -> Array:
+        """Return the address of every unit, [n, units]."""
+        if self._each is None:
+            if self.corners is None:
+                raise AssertionError("addresses are corners and offsets, or listed")
+            self._each = self.corners[:, None] + self.relative
+        return self._each
+
+
 @dataclass(slots=True, eq=False)
 class Transfer:
     """Name the units of one copy: n boxes (one a lane), each of the same number of units.
 
-    `addresses` [n, units] are global, meaningless where `inside` is false; `units` indexes each
-    row of shared memory seen as units, [units] or [n, units]; `starts` are the boxes' first bytes.
+    `places` are global, meaningless where `inside` [n, units] is false; `units` indexes each row of
+    shared memory seen as units, [units] or [n, units]; `starts` are the boxes' first bytes.
     """
 
     m: Machine
     lanes: Lanes
     what: str
     unit_bytes: int
-    addresses: Array
+    places: Addresses
     inside: BoolArray | None
     rows: Array
     starts: Array
@@ -62,6 +101,11 @@ class Transfer:
     def __post_init__(self) -> None:
         self.pc = self.m.pc
 
+    @property
+    def addresses(self) -> Array:
+        """Return the global address of every unit, [n, units]."""
+        return self.places.each
+
     def operation(self, perform: Callable[[], None]) -> Operation:
         """Return the operation that performs this copy."""
         place = self.m.place_text(self.pc)
@@ -72,7 +116,7 @@ class Transfer:
         """Return the index of the 16-byte chunks of shared memory that the copy touches."""
         first = self.starts // CHUNK_BYTES
         count = self.size_bytes // CHUNK_BYTES
-        if (first == first[0]).all():
+        if all_of(first == first[0]):
             span = slice(int(first[0]), int(first[0]) + count)
             return chunk_index(self.rows, span, self.m.n_blocks)
         spans = first[:, None] + np.arange(count)
@@ -102,10 +146,9 @@ class Transfer:
     def load(self) -> BoolArray | None:
         """Copy the units in global memory to shared memory; return which are undefined."""
         if self._is_plain and self.units.ndim == 1:
-            allocation = self._allocation(self.addresses)
-            addresses = allocation.host_addresses(self.addresses)
-            if addresses is not None and native.fill(
-                self.m.memory.shared.data, self.rows, self.units, addresses
+            corners = self._host_corners(self._whole_allocation())
+            if corners is not None and native.fill(
+                self.m.memory.shared.data, self.rows, self.units, (corners, self.places.relative)
             ):
                 return None
         values, undefined = self.read_global()
@@ -114,8 +157,23 @@ class Transfer:
 
     @property
     def _is_plain(self) -> bool:
-        """Return whether the copy moves wide units, which are all inside."""
+        """Return whether the copy moves wide units, which are all inside, of boxes alike."""
+        if self.places.corners is None or not self.places.relative.size:
+            return False
         return self.unit_bytes == _WIDE_BYTES and self.inside is None
+
+    def _whole_allocation(self) -> Allocation:
+        """Return the allocation that holds all units."""
+        corners, relative = self.places.corners, self.places.relative
+        if corners is None:
+            return self._allocation(self.addresses)
+        low, high = int(np.minimum.reduce(corners)), int(np.maximum.reduce(corners))
+        return self._holding(low + int(relative[0]), high + int(relative[-1]) + self.unit_bytes)
+
+    def _host_corners(self, allocation: Allocation) -> Array | None:
+        """Return where the boxes' corners are in this process, None if writes are tracked."""
+        corners = self.places.corners
+        return None if corners is None else allocation.host_addresses(corners)
 
     def combine_shared(self, values: Array, dtype: np.dtype[Any], combine: Any) -> None:
         """Combine units, elements of `dtype`, with shared memory, lane after lane."""
@@ -127,7 +185,7 @@ class Transfer:
 
     def read_global(self) -> tuple[Array, BoolArray | None]:
         """Return the units in global memory, outside ones filled, and which are undefined."""
-        if self.inside is not None and not self.inside.any():
+        if self.inside is not None and not any_of(self.inside):
             dtype = unit_dtype(self.unit_bytes)
             return np.full(self.addresses.shape, self._fill_unit(dtype), dtype), None
         allocation, at = self._global_index()
@@ -143,15 +201,15 @@ class Transfer:
 
     def write_global(self, values: Array) -> None:
         """Write the inside units to global memory."""
-        if self.inside is not None and not self.inside.any():
+        if self.inside is not None and not any_of(self.inside):
             return
         if self.m.memory.globals.races is not None:
             self.m.memory.globals.races.copy_out(self, values)
         if self._is_plain:
-            allocation = self._allocation(self.addresses)
+            allocation = self._whole_allocation()
             self._require_writable(allocation)
-            addresses = allocation.host_addresses(self.addresses)
-            if addresses is not None and native.scatter(values, addresses):
+            corners = self._host_corners(allocation)
+            if corners is not None and native.scatter(values, (corners, self.places.relative)):
                 return
         allocation, at = self._global_index()
         self._require_writable(allocation)
@@ -163,7 +221,7 @@ class Transfer:
 
     def combine_global(self, values: Array, dtype: np.dtype[Any], combine: Any) -> None:
         """Combine the inside units, elements of `dtype`, with global memory, box after box."""
-        if self.inside is not None and not self.inside.any():
+        if self.inside is not None and not any_of(self.inside):
             return
         if self.m.memory.globals.races is not None:
             self.m.memory.globals.races.copy_out(self, None)
@@ -195,13 +253,15 @@ class Transfer:
 
     def _allocation(self, reached: Array) -> Allocation:
         """Return the allocation that holds the units at some addresses."""
-        allocation = self.m.memory.globals.find(int(reached.min()))
-        if allocation is None or int(reached.max()) + self.unit_bytes > allocation.high:
-            raise self._outside(reached, allocation)
+        return self._holding(int(reached.min()), int(reached.max()) + self.unit_bytes)
+
+    def _holding(self, low: int, high: int) -> Allocation:
+        allocation = self.m.memory.globals.find(low)
+        if allocation is None or high > allocation.high:
+            raise self._outside(low, high, allocation)
         return allocation
 
-    def _outside(self, reached: Array, allocation: Allocation | None) -> Exception:
-        low, high = int(reached.min()), int(reached.max()) + self.unit_bytes
+    def _outside(self, low: int, high: int, allocation: Allocation | None) -> Exception:
         where = "where nothing is allocated"
         if allocation is not None:
             where = f"past the end of {allocation.name} [{allocation.low:#x}, {allocation.high:#x})"
@@ -225,7 +285,7 @@ def issue_load(transfer: Transfer, barrier_rows: Array, barrier_offsets: Array) 
             m.guard.end(operation)
         else:
             define(m.memory.shared, chunks)
-        if undefined is not None and undefined.any():
+        if undefined is not None and any_of(undefined):
             _undefine(transfer, undefined)
         try:
             mbarriers_of(m).complete_bytes(barrier_rows, barrier_offsets, sizes)

@@ -30,7 +30,7 @@ from astdsl.emulator.special import Specials
 from astdsl.emulator.text import parse
 from astdsl.emulator.waiting import WaitingClusters
 
-BATCH_LANES = 1 << 14
+BATCH_LANES = 1 << 15
 BATCH_BYTES = 1 << 28
 # Blocks that wait for each other through global memory must run at the same time: as many as a
 # large GPU has multiprocessors (148) always do.

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from astdsl.emulator.scalars import UNSIGNED, Array, BoolArray
+from astdsl.emulator.scalars import UNSIGNED, Array, BoolArray, all_of, any_of
 
 if TYPE_CHECKING:
     from astdsl.emulator.constancy import Constancy
@@ -158,7 +158,7 @@ class GlobalMemory:
             values[mask], missing = _gather(found, addresses[mask], dtype, count)
             if missing is not None:
                 undefined[mask] = missing
-        return values, undefined if undefined.any() else None
+        return values, undefined if any_of(undefined) else None
 
     def store(self, m: Machine, lanes: Lanes, addresses: Array, values: Array) -> None:
         """Scatter elements, or rows of them; of lanes with one address the last one wins."""
@@ -204,7 +204,7 @@ class GlobalMemory:
         at = np.searchsorted(np.array(self._lows, np.int64), addresses, side="right") - 1
         highs = np.array([a.high for a in self.allocations], np.int64)
         outside = (at < 0) | (addresses + width > (highs[at] if len(highs) else 0))
-        if outside.any():
+        if any_of(outside):
             raise self._out_of_bounds(m, lanes, addresses, width, outside)
         return [(self.allocations[int(k)], at == k) for k in np.unique(at)]
 
@@ -261,7 +261,7 @@ def _gather(
     undefined = None
     if allocation.written is not None:
         defined = allocation.shadow(width)[index].all(axis=1)
-        undefined = None if defined.all() else ~defined
+        undefined = None if all_of(defined) else ~defined
     if count == 1:
         return values.view(dtype), undefined
     return values.view(dtype).reshape(len(addresses), count), undefined

@@ -13,6 +13,8 @@ from typing import Generic, Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from astdsl.emulator.scalars import any_of
+
 __all__ = ["GroupLedger"]
 
 Index = NDArray[np.int64]
@@ -63,11 +65,11 @@ class GroupLedger(Generic[T]):
 
     def open_operations(self) -> list[T]:
         """Return the operations that some owner has not committed."""
-        return [e.operation for e in self._pending() if (e.numbers == _OPEN).any()]
+        return [e.operation for e in self._pending() if any_of(e.numbers == _OPEN)]
 
     def _is_due(self, entry: _Entry[T], chosen: NDArray[np.bool_], keep: int) -> bool:
         age = self._commits[entry.owners] - 1 - entry.numbers
-        return bool((chosen[entry.owners] & (entry.numbers != _OPEN) & (age >= keep)).any())
+        return any_of(chosen[entry.owners] & (entry.numbers != _OPEN) & (age >= keep))
 
     def _chosen(self, owners: Index) -> NDArray[np.bool_]:
         chosen = np.zeros(len(self._commits), np.bool_)

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from astdsl.emulator.scalars import any_of
+
 if TYPE_CHECKING:
     from astdsl.emulator.lanes import Lanes
     from astdsl.emulator.machine import Machine
@@ -73,7 +75,7 @@ class RegistersInFlight:
         for place in places:
             for use in self.uses.get(place, ()):
                 taken = use.holds(self._m.n_lanes)[lanes.index]
-                if taken.any():
+                if any_of(taken):
                     raise self._m.fault(
                         "E260",
                         f"a register of the {use.what} ({self._m.place_text(use.pc)}) is touched "

@@ -74,7 +74,7 @@ class Lanes:
         """Return the lanes for which `mask` (one a lane, in order) is true."""
         if self.contiguous:
             start = cast(slice, self.sel).start
-            return Lanes.of(np.flatnonzero(mask) + start)
+            return Lanes.of(np.asarray(mask).nonzero()[0] + start)
         return Lanes.of(self.index[mask])
 
     def union(self, other: Lanes) -> Lanes:

@@ -21,7 +21,7 @@ from astdsl.emulator.in_flight import RegistersInFlight
 from astdsl.emulator.lanes import Lanes
 from astdsl.emulator.orders import Order, chooser
 from astdsl.emulator.registers import RegisterFile
-from astdsl.emulator.scalars import Array, BoolArray
+from astdsl.emulator.scalars import Array, BoolArray, all_of
 from astdsl.emulator.watch import Watch
 
 if TYPE_CHECKING:
@@ -200,11 +200,7 @@ class Machine:
 
     def place_text(self, pc: int) -> str:
         """Return where an instruction stands, for reports: kernel line and PTX line."""
-        instruction = self.program.instructions[pc]
-        at = f"PTX line {instruction.ptx_line}"
-        if instruction.kernel_line is None:
-            return at
-        return "{}:{}:{}, ".format(*instruction.kernel_line) + at
+        return self.program.place_text(pc)
 
     # What control instructions may use.
 
@@ -302,6 +298,7 @@ class Machine:
         found: set[int] = set()
         for group in self._blocked:
             if group.condition is not None and group.condition.awaits is not None:
+                self.pc = group.pc
                 found |= group.condition.awaits(self, group.lanes)
         return found
 
@@ -375,7 +372,7 @@ class Machine:
                 raise AssertionError("a blocked group waits for nothing")
             self.group, self.pc = group, group.pc
             mask = condition.ready(self, group.lanes)
-            if mask.all():
+            if all_of(mask):
                 going = group.lanes
             else:
                 going = group.lanes.where(mask)

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from astdsl.emulator.scalars import all_of, any_of
+
 if TYPE_CHECKING:
     from astdsl.emulator.lanes import Lanes
     from astdsl.emulator.machine import Machine
@@ -218,7 +220,7 @@ class Mbarriers:
         touched = np.zeros(np.broadcast_shapes(blocks.shape, first.shape), np.bool_)
         for offset, column in self._column.items():
             near = (first < offset + BARRIER_BYTES) & (first + size_bytes > offset)
-            if near.any():
+            if any_of(near):
                 touched |= near & self._live[blocks, column]
         return touched
 
@@ -231,7 +233,7 @@ class Mbarriers:
     def _columns(self, offsets: Index, create: bool = False) -> Index:
         """Return the column of every offset, -1 where there has never been a barrier."""
         first = int(offsets[0])
-        if first in self._column and (offsets == first).all():
+        if first in self._column and all_of(offsets == first):
             return np.full(len(offsets), self._column[first], np.int64)
         distinct, inverse = np.unique(offsets, return_inverse=True)
         known = [self._column.get(int(o), -1) for o in distinct]
@@ -262,7 +264,7 @@ class Mbarriers:
 
     def _repeats(self, where: tuple[Index, Index]) -> bool:
         # Lanes ascend by block, so one lane of each block is the case at a glance.
-        if len(where[0]) <= self._n_blocks and bool((where[0][1:] > where[0][:-1]).all()):
+        if len(where[0]) <= self._n_blocks and all_of(where[0][1:] > where[0][:-1]):
             return False
         keys = where[0] * self._live.shape[1] + where[1]
         return len(np.unique(keys)) < len(keys)
@@ -290,7 +292,7 @@ class Mbarriers:
         _, first, inverse = np.unique(keys, return_index=True, return_inverse=True)
         totals = np.bincount(inverse, weights=counts).astype(np.int64)
         once = where[0][first], where[1][first]
-        if (totals <= self._pending[once]).all():
+        if all_of(totals <= self._pending[once]):
             tokens = self._phase[where].astype(np.uint64)
             self._check_arrivals(once, offsets[first], totals)
             self._pending[once] -= totals
@@ -322,7 +324,7 @@ class Mbarriers:
         """Begin the next phase of those that have neither arrivals nor bytes pending."""
         even = self._expected_bytes[where] == self._arrived_bytes[where]
         done = (self._pending[where] == 0) & even
-        if done.any():
+        if any_of(done):
             blocks, columns = where[0][done], where[1][done]
             self._phase[blocks, columns] = self._phase[blocks, columns] + 1
             self._pending[blocks, columns] = self._expected[blocks, columns]
@@ -354,7 +356,7 @@ def _check_aligned(offsets: Index) -> None:
 
 def _fault_where(wrong: NDArray[np.bool_], message: Any, code: str) -> None:
     """Raise for the first entry that is wrong; `message` gives its sentence."""
-    if wrong.any():
+    if any_of(wrong):
         at = int(np.argmax(wrong))
         raise BarrierMisuse(code, message(at), at)
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from astdsl.emulator.global_memory import GlobalMemory, misaligned
 from astdsl.emulator.row_memory import RowMemory
-from astdsl.emulator.scalars import Array, BoolArray, one_a_lane
+from astdsl.emulator.scalars import Array, BoolArray, all_of, any_of, one_a_lane
 from astdsl.emulator.undefined import undefined_fault
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ def check_span(m: Machine, lanes: Lanes, span: Span, offsets: Array) -> None:
 
 def _require_running(m: Machine, lanes: Lanes, rows: Array, ended: BoolArray) -> None:
     """Fault if the shared memory of another block is accessed after the block's end."""
-    if ended.any():
+    if any_of(ended):
         rank = int(np.broadcast_to(rows, lanes.n)[np.argmax(ended)]) % m.launch.cluster_size
         raise m.fault(
             "E258",
@@ -172,7 +172,7 @@ class Memory:
         """Return the spaces that generic addresses fall into, each with its mask (None = all)."""
         windows = addresses >> WINDOW_SHIFT
         first = int(windows[0])
-        if (windows == first).all():
+        if all_of(windows == first):
             return [(SPACE_OF_WINDOW.get(first, "global"), None)]
         return [
             (SPACE_OF_WINDOW.get(int(window), "global"), windows == window)
@@ -196,7 +196,7 @@ class Memory:
         if m.launch.cluster_size > 1:
             size = m.launch.cluster_size
             rank, offsets = addresses >> RANK_SHIFT, addresses & OFFSET_MASK
-            if (rank >= size).any():
+            if any_of(rank >= size):
                 text = f"shared address of a block outside the cluster of {size}"
                 raise m.fault("E220", text, lanes.first(rank >= size))
             own, rows = rows, rows // size * size + rank
@@ -227,7 +227,7 @@ class Memory:
             found, missing = self.load(m, some, space, there, dtype, count)
             values[mask] = found
             undefined[mask] = False if missing is None else missing
-        return values, undefined if undefined.any() else None
+        return values, undefined if any_of(undefined) else None
 
     def _store_generic(
         self,
@@ -242,7 +242,7 @@ class Memory:
                 self.store(m, lanes, space, in_space(addresses, space), values, undefined)
                 continue
             missing = None if undefined is None else undefined[mask]
-            if missing is not None and not missing.any():
+            if missing is not None and not any_of(missing):
                 missing = None
             there = in_space(addresses[mask], space)
             self.store(m, lanes.where(mask), space, there, values[mask], missing)

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from astdsl.emulator.lanes import Lanes
     from astdsl.emulator.layout import Layout
     from astdsl.emulator.machine import Machine
+    from astdsl.emulator.native.shared import Access
     from astdsl.emulator.syntax import Function
 
 Getter = Callable[["Machine", "Lanes"], Any]
@@ -68,7 +69,8 @@ class Operands:
 
     `reads` and `writes` collect the registers touched, for the tracking of undefined values;
     `sensitive` those that must be defined (addresses, predicates of branches, ...), `holds` those
-    that an asynchronous instruction may read.
+    that an asynchronous instruction may read; `access` is what it does to shared memory, where
+    that can be done in machine code.
     """
 
     def __init__(self, instruction: Instruction, site: Site) -> None:
@@ -81,6 +83,7 @@ class Operands:
         self.writes: list[Place] = []
         self.sensitive: list[Place] = []
         self.holds: list[Place] = []
+        self.access: Access | None = None
 
     def refuse(self, what: str) -> Unsupported:
         """Return the error that refuses this instruction by name and line."""
@@ -222,6 +225,19 @@ class Operands:
         if isinstance(base, Symbol):
             return self._symbol_address(base.name, base.offset + offset)
         raise self.refuse(f"{base} is not an address")
+
+    def shared_base(self, operand: Operand) -> tuple[Place | None, int]:
+        """Return the register of an address in shared memory, if any, and what is added to it."""
+        if not isinstance(operand, Address):
+            raise self.refuse(f"an address is needed, not {operand}")
+        base = operand.base
+        if isinstance(base, Immediate):
+            return None, base.value + operand.offset
+        if isinstance(base, Symbol):
+            found = self.site.symbol(base.name)
+            if found is not None:
+                return None, found[1] + base.offset + operand.offset
+        return self.place(base), operand.offset
 
     def _symbol_address(self, name: str, offset: int) -> Getter:
         found = self.site.symbol(name)

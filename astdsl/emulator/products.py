@@ -18,6 +18,7 @@ from astdsl.emulator.formats.fragments import wgmma_a_fragment, wgmma_d_fragment
 from astdsl.emulator.in_flight import Use
 from astdsl.emulator.matrix import ELEMENT_BYTES, accumulate, multiply, widen
 from astdsl.emulator.native.copies import add_fragment, register_addresses, widen_pairs
+from astdsl.emulator.scalars import all_of, any_of
 from astdsl.emulator.short_sums import FP8, add_products
 from astdsl.emulator.tiles import SharedTile, read_tiles
 from astdsl.emulator.undefined import mark
@@ -101,7 +102,9 @@ class Product:
                 if isinstance(tile, SharedTile):
                     m.guard.begin_read(self.operation, lanes, tile.index(m, rows))
         self.steps.append(step)
-        fresh = places.difference(*(use.places for use in self.uses))
+        if any(use.places is places for use in self.uses):
+            return
+        fresh = places.difference(*(use.places for use in self.uses)) if self.uses else places
         if fresh:
             use = Use(fresh, lanes, self.operation.what, m.pc, "wgmma.wait_group")
             self.uses.append(m.in_flight.begin(use))
@@ -148,10 +151,10 @@ class Product:
     def _add_to_registers(self, product: Array) -> None:
         """Add [blocks, 64, n] to the accumulator's registers, laid out as fragments."""
         kind = self.kind
-        if kind.d_type == "f32" and (self.keeps.all() or not self.keeps.any()):
+        if kind.d_type == "f32" and (all_of(self.keeps) or not any_of(self.keeps)):
             registers = register_addresses(self.m, self.group.lanes, self.d_places)
             positions = _d_positions(kind.n, 1)[:, :, 0]
-            if add_fragment(product, positions, registers, adds=bool(self.keeps.any())):
+            if add_fragment(product, positions, registers, adds=any_of(self.keeps)):
                 self._mark_defined()
                 return
         fragment, dtype = self._fragment(product), _ACCUMULATORS[kind.d_type]
@@ -166,12 +169,12 @@ class Product:
 
     def _old(self) -> Array | None:
         """Return what the accumulator holds, [registers, lanes, parts]; None where it starts."""
-        if not self.keeps.any():
+        if not any_of(self.keeps):
             return None
         raw = np.ascontiguousarray(self.m.views[32, "b32"][self._where()])
         old = raw.view(_ACCUMULATORS[self.kind.d_type])
         old = old.reshape(*raw.shape, self.kind.d_parts)
-        if not self.keeps.all():
+        if not all_of(self.keeps):
             threads = old.shape[1] // len(self.group.rows)
             old = np.where(np.tile(self.keeps, threads)[:, None], old, 0)
         return old

@@ -21,6 +21,7 @@ from astdsl.emulator.machine import Fences, Machine
 from astdsl.emulator.native.runs import Budget, NativeCode
 from astdsl.emulator.operands import Operands, Site
 from astdsl.emulator.registers import Place
+from astdsl.emulator.scalars import all_of
 from astdsl.emulator.syntax import Function, Instruction, Module
 from astdsl.emulator.undefined import require_defined, tracked
 
@@ -65,6 +66,18 @@ class Program:
     waits_relaxed: bool = False
     unwritten: tuple[Place, ...] = ()
     native: NativeCode = field(default_factory=lambda: NativeCode((), Budget()))
+    _place_texts: dict[int, str] = field(default_factory=dict)
+
+    def place_text(self, pc: int) -> str:
+        """Return where an instruction stands, for reports: kernel line and PTX line."""
+        found = self._place_texts.get(pc)
+        if found is None:
+            instruction = self.instructions[pc]
+            found = f"PTX line {instruction.ptx_line}"
+            if instruction.kernel_line is not None:
+                found = "{}:{}:{}, ".format(*instruction.kernel_line) + found
+            self._place_texts[pc] = found
+        return found
 
     def active(self, m: Machine, pc: int, lanes: Lanes) -> Lanes:
         """Return the lanes for which the instruction's guard predicate holds."""
@@ -215,7 +228,7 @@ def _active(predicate: Place, negated: bool) -> Callable[[Machine, Lanes], Lanes
         mask = m.views[1, "pred"][row, lanes.sel]
         if negated:
             mask = ~mask
-        return lanes if mask.all() else lanes.where(mask)
+        return lanes if all_of(mask) else lanes.where(mask)
 
     return active
 

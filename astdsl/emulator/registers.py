@@ -17,6 +17,10 @@ Place = tuple[int, int]
 # A view: (bank, type name), or (bank, "wide:" + s|u) to write an extended value.
 ViewKey = tuple[int, str]
 
+# Lanes between rows, so that the same lanes of many registers do not share a set of the caches,
+# which they would where the number of lanes is a power of two.
+_APART_LANES = 272
+
 
 class RegisterFile:
     """Banks of registers for `n_lanes` lanes; `views[(bank, type)]` is indexed [row, lanes]."""
@@ -27,10 +31,11 @@ class RegisterFile:
         self.undefined: dict[Place, BoolArray] = {}
         # Lists of operands of compiled code, by what they are made from, with addresses in here.
         self.placed: dict[Hashable, Array] = {}
+        wide = n_lanes + (_APART_LANES if n_lanes >= _APART_LANES else 0)
         for bits, count in counts.items():
-            shape = (count, n_lanes, 2) if bits == 128 else (count, n_lanes)
+            shape = (count, wide, 2) if bits == 128 else (count, wide)
             dtype = np.dtype(np.bool_) if bits == 1 else UNSIGNED[min(bits, 64)]
-            self.banks[bits] = np.zeros(shape, dtype)
+            self.banks[bits] = np.zeros(shape, dtype)[:, :n_lanes]
 
 
 class _Views(dict[ViewKey, Array]):

@@ -11,10 +11,12 @@ from typing import Any
 
 import numpy as np
 
-from astdsl.emulator.scalars import UNSIGNED, Array, BoolArray
+from astdsl.emulator.scalars import UNSIGNED, Array, BoolArray, all_of
 
 POISON = 0xFF
 ROW_ALIGN_BYTES = 1024
+# Between long rows, so that the same bytes of many of them do not share a set of the caches.
+ROW_APART_BYTES = 64
 # The widest element that NumPy gathers and scatters in one go.
 WIDE_BYTES = 16
 
@@ -34,6 +36,8 @@ class RowMemory:
     def __init__(self, n_rows: int, size_bytes: int, align_bytes: int = ROW_ALIGN_BYTES) -> None:
         self.size_bytes = size_bytes
         self.row_bytes = max(-(-size_bytes // align_bytes), 1) * align_bytes
+        if align_bytes > ROW_APART_BYTES:
+            self.row_bytes += ROW_APART_BYTES
         self.data = np.full((n_rows, self.row_bytes), POISON, np.uint8)
         self.defined = np.zeros((n_rows, self.row_bytes), np.bool_)
         self._views: dict[int, _View] = {}
@@ -61,7 +65,7 @@ class RowMemory:
         values = values.view(dtype)
         if count > 1:
             values = values.reshape(-1, count)
-        return values, None if defined.all() else ~defined
+        return values, None if all_of(defined) else ~defined
 
     def store(
         self, rows: Array, offsets: Array, values: Array, undefined: BoolArray | None = None

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from astdsl.emulator.formats.fragments import TMEM_COLUMNS, TMEM_LANES
+from astdsl.emulator.scalars import all_of, any_of
 from astdsl.emulator.tensor_races import TensorRaces
 
 if TYPE_CHECKING:
@@ -63,7 +64,7 @@ class TensorMemory:
         """Return the first aligned run of columns free in all the blocks, None without one."""
         taken = self.allocated[list(rows)].any(axis=0)
         free = ~taken.reshape(-1, columns).any(axis=1)
-        return int(np.argmax(free)) * columns if free.any() else None
+        return int(np.argmax(free)) * columns if any_of(free) else None
 
     def allocate(self, row: int, first: int, columns: int) -> None:
         """Give columns to a block; their contents are undefined."""
@@ -81,9 +82,9 @@ class TensorMemory:
                 f"allocation of this block; it has {self.sizes[row]}", lane,
             )  # fmt: skip
         where = row, slice(None), slice(first, first + columns)
-        if self._writing[where].any() or self._reading[where].any():
+        if any_of(self._writing[where]) or any_of(self._reading[where]):
             raise self._m.fault("E276", "tensor memory is freed while tcgen05.mma uses it", lane)
-        if self._loading[where].any() or self._unwaited[where].any():
+        if any_of(self._loading[where]) or any_of(self._unwaited[where]):
             raise self._m.fault(
                 "E276", "tensor memory is freed before tcgen05.wait::ld or ::st of its last access",
                 lane,
@@ -105,7 +106,7 @@ class TensorMemory:
 
     def require_allocated(self, rows: Array, columns: slice, lane: int, what: str) -> None:
         """Fault if a block uses columns that it has not allocated."""
-        whole = columns.stop <= TMEM_COLUMNS and self.allocated[rows, columns].all()
+        whole = columns.stop <= TMEM_COLUMNS and all_of(self.allocated[rows, columns])
         if not whole:
             raise self._m.fault(
                 "E270", f"{what} uses columns {columns.start}..{columns.stop - 1} of tensor memory,"
@@ -117,12 +118,12 @@ class TensorMemory:
     def begin(self, operation: Operation, cells: Cells, lanes: Lanes, *, writes: bool) -> None:
         """Put cells in flight: an operation reads or writes them until `end`."""
         lane = int(lanes.index[0])
-        if self._at(self._unwaited, cells).any():
+        if any_of(self._at(self._unwaited, cells)):
             raise self._m.fault(
                 "E275", f"the {operation.what} uses tensor memory that tcgen05.st has written "
                 "without tcgen05.wait::st", lane,
             )  # fmt: skip
-        if writes and self._at(self._loading, cells).any():
+        if writes and any_of(self._at(self._loading, cells)):
             raise self._m.fault(
                 "E275", f"the {operation.what} overwrites tensor memory that tcgen05.ld reads "
                 "without tcgen05.wait::ld", lane,
@@ -147,7 +148,7 @@ class TensorMemory:
         warps = self._m.thread_of[lanes.sel] >> 5
         where = self._index(cells)
         rows = self._m.block_of[lanes.sel]
-        if (rows == cells[0]).all():
+        if all_of(rows == cells[0]):
             bad = self._races.unfenced_operation(where, warps, writes=writes)
             self._check_fenced(bad, where, int(lanes.index[0]), what)
 
@@ -171,7 +172,7 @@ class TensorMemory:
 
     def is_defined(self, cells: Cells) -> bool:
         """Say whether all cells have been written, or will be by products in flight before."""
-        return bool((self._at(self.defined, cells) | (self._at(self._writing, cells) > 0)).all())
+        return all_of(self._at(self.defined, cells) | (self._at(self._writing, cells) > 0))
 
     # Accesses of loads and stores, which warps execute: arrays of (row, group, column), or slices
     # of cells that nothing else uses.
@@ -179,7 +180,7 @@ class TensorMemory:
     def is_busy(self, where: Where) -> bool:
         """Say whether something that is in flight uses some of the cells."""
         uses = self._writing, self._reading, self._unwaited
-        return any(bool(array[where].any()) for array in uses)
+        return any(any_of(array[where]) for array in uses)
 
     def load(self, where: Where, leaders: Array) -> None:
         """Check and note a load by the warps of the lanes `leaders`; no wait covers it yet."""
@@ -208,7 +209,7 @@ class TensorMemory:
         self._races.note(where, warps, stores=stores)
 
     def _check_free(self, busy: BoolArray, where: Where, leaders: Array, verb: str) -> None:
-        if busy.any():
+        if any_of(busy):
             at, place = _first(busy, where)
             raise self._m.fault(
                 "E276", f"column {place[2]} of tensor memory is {verb} while "
@@ -216,7 +217,7 @@ class TensorMemory:
             )  # fmt: skip
 
     def _check_order(self, bad: BoolArray, where: Where, lane: int, what: str) -> None:
-        if bad.any() and self._races is not None:
+        if any_of(bad) and self._races is not None:
             _, place = _first(bad, where)
             raise self._m.fault(
                 "E277", f"{what} column {place[2]} of tensor memory, and nothing orders that after "
@@ -225,7 +226,7 @@ class TensorMemory:
             )  # fmt: skip
 
     def _check_fenced(self, bad: BoolArray, where: Where, lane: int, what: str) -> None:
-        if bad.any() and self._races is not None:
+        if any_of(bad) and self._races is not None:
             _, place = _first(bad, where)
             raise self._m.fault(
                 "E279", f"{what} column {place[2]} of tensor memory; threads synchronise between "

@@ -19,6 +19,7 @@ from astdsl.emulator.formats.fragments import accumulator_lanes
 from astdsl.emulator.formats.instruction import InstructionDescriptor
 from astdsl.emulator.matrix import accumulate, multiply, widen
 from astdsl.emulator.native.copies import widen_rows
+from astdsl.emulator.scalars import all_of, any_of
 from astdsl.emulator.tensor_memory import COLUMN_MASK, GROUP_LANES, LANE_SHIFT, TensorMemory
 from astdsl.emulator.tiles import SharedTile, read_tiles
 
@@ -172,7 +173,7 @@ class TensorProduct:
         memory, lane = tensor_memory(self.m), int(self.lanes.index[0])
         memory.require_allocated(self.rows, self.d_tile.columns, lane, "the accumulator")
         cells = cells_of(self.rows, self.d_tile)
-        if self.keeps.any() and not memory.is_defined(cells):
+        if any_of(self.keeps) and not memory.is_defined(cells):
             raise self.m.fault(
                 "E231", "tcgen05.mma adds to an accumulator that nothing has written", lane,
                 help="clear enable-input-d for the first product",
@@ -216,11 +217,11 @@ class TensorProduct:
             and not self.shift
             and self.disabled is None
             and isinstance(where[0], slice)
-            and self.keeps.all()
+            and all_of(self.keeps)
         ):
             np.add(cells.view(dtype), product, out=cells.view(dtype))
         else:
-            old = self._old(cells, dtype) if self.keeps.any() else None
+            old = self._old(cells, dtype) if any_of(self.keeps) else None
             new = accumulate(old, product, dtype, d.saturate)
             # 16-bit results are not packed: one in the low half of each cell.
             raw = new.view(f"u{dtype.itemsize}")
@@ -242,7 +243,7 @@ class TensorProduct:
         old = narrow.view(dtype)
         if self.shift:
             old = old * dtype.type(2.0**-self.shift)
-        if not self.keeps.all():
+        if not all_of(self.keeps):
             old = np.where(self.keeps[:, None, None], old, dtype.type(0))
         return old
 

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from astdsl.emulator.scalars import any_of
+
 if TYPE_CHECKING:
     from astdsl.emulator.clocks import Clocks
     from astdsl.emulator.scalars import Array, BoolArray
@@ -93,7 +95,7 @@ class TensorRaces:
         return bad
 
     def _unfenced(self, stamps: Array, rows: Array, warps: Array, acquired: Array) -> BoolArray:
-        if not stamps.any():
+        if not any_of(stamps):
             return np.zeros(stamps.shape, np.bool_)
         time, actor = np.divmod(stamps.reshape(len(stamps), -1), self._clocks.n_actors)
         released = self._released[rows // self._size]

@@ -23,6 +23,7 @@ from astdsl.emulator.formats.errors import FormatError
 from astdsl.emulator.guard import Index, chunk_index
 from astdsl.emulator.matrix import PACKED, contain, widen
 from astdsl.emulator.native.copies import widen_chunks
+from astdsl.emulator.scalars import all_of
 
 if TYPE_CHECKING:
     from astdsl.emulator.machine import Machine
@@ -49,7 +50,7 @@ class SharedTile:
 def locate(m: Machine, descriptors: Array, decode: Decode, shape: OperandShape) -> SharedTile:
     """Find an operand from its descriptors, one a block; raises `FormatError`."""
     first = int(descriptors[0])
-    if (descriptors == descriptors[0]).all():
+    if all_of(descriptors == descriptors[0]):
         return SharedTile(_chunks(m, first, decode, shape), False, shape.mn_major)
     each = np.stack([_chunks(m, int(bits), decode, shape) for bits in descriptors])
     return SharedTile(each, True, shape.mn_major)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from astdsl.emulator.registers import Place
-from astdsl.emulator.scalars import BoolArray
+from astdsl.emulator.scalars import BoolArray, any_of
 
 if TYPE_CHECKING:
     from astdsl.emulator.faults import DeviceFault
@@ -31,16 +31,16 @@ def undefined_mask(m: Machine, lanes: Lanes, places: tuple[Place, ...]) -> BoolA
         if found is not None:
             part = found[lanes.sel]
             mask = part.copy() if mask is None else mask | part
-    return mask if mask is not None and mask.any() else None
+    return mask if mask is not None and any_of(mask) else None
 
 
 def mark(m: Machine, place: Place, lanes: Lanes, mask: BoolArray | None) -> None:
     """Say which of the lanes now hold an undefined value in a register; None = none of them."""
     current = m.undefined.get(place)
-    if mask is None or not mask.any():
+    if mask is None or not any_of(mask):
         if current is not None:
             current[lanes.sel] = False
-            if not current.any():
+            if not any_of(current):
                 del m.undefined[place]
         return
     if current is None:

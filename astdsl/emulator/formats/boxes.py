@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from astdsl.emulator.formats.errors import FormatError
 from astdsl.emulator.formats.swizzle import Swizzle, swizzle
 from astdsl.emulator.formats.tensormap import Interleave, TensorDataType, TensorMap
+from astdsl.emulator.scalars import all_of, any_of
 
 __all__ = ["BoxUnits", "box_units", "fill_pattern", "require_plain", "shared_units"]
 
@@ -26,15 +27,21 @@ _PADDED = frozenset({TensorDataType.U4_ALIGN16B, TensorDataType.U6_ALIGN16B})
 
 
 class BoxUnits(NamedTuple):
-    """Hold the units of `n` boxes: bytes of a unit, offsets [n, units] and which are inside.
+    """Hold the units of `n` boxes: bytes of a unit, offsets and which are inside, [n, units].
 
-    `offsets_bytes` count from the map's address and mean nothing where `inside` is false; `inside`
-    is None when all are.
+    `corners_bytes` [n] count from the map's address, `relative_bytes` [units] from a box's corner;
+    they mean nothing where `inside` is false, which is None when all are.
     """
 
     unit_bytes: int
-    offsets_bytes: NDArray[np.int64]
+    corners_bytes: NDArray[np.int64]
+    relative_bytes: NDArray[np.int64]
     inside: NDArray[np.bool_] | None
+
+    @property
+    def offsets_bytes(self) -> NDArray[np.int64]:
+        """Return the offset of every unit from the map's address, [n, units]."""
+        return self.corners_bytes[:, None] + self.relative_bytes
 
 
 def require_plain(m: TensorMap) -> None:
@@ -58,6 +65,14 @@ def _positions(m: TensorMap) -> tuple[NDArray[np.int64], ...]:
         np.arange(count, dtype=np.int64) * step
         for count, step in zip(m.box_elements, steps, strict=True)
     )
+
+
+@lru_cache(maxsize=256)
+def _extents(m: TensorMap) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return the greatest corner of a box that is inside, and the strides of a corner in bytes."""
+    last = np.array([p[-1] for p in _positions(m)], np.int64)
+    strides = np.array([m.element_bytes, *m.strides_bytes], np.int64)
+    return np.array(m.dims, np.int64) - 1 - last, strides
 
 
 @lru_cache(maxsize=256)
@@ -91,16 +106,14 @@ def box_units(m: TensorMap, corner: NDArray[np.int64], *, by_element: bool = Fal
 
     A unit is 16 bytes when no box begins or ends inside one, else (or `by_element`) one element.
     """
-    last = np.array([p[-1] for p in _positions(m)], np.int64)
-    fits = (corner >= 0) & (corner + last < np.array(m.dims, np.int64))
+    most, strides = _extents(m)
+    fits = (corner >= 0) & (corner <= most)
     widest = 8 if m.swizzle is Swizzle.B128_ATOM_32B_FLIP_8B else _UNIT_BYTES
-    aligned = not ((corner[:, 0] * m.element_bytes) % widest).any()
-    coarse = aligned and not by_element and bool(fits[:, 0].all())
+    aligned = not any_of((corner[:, 0] * m.element_bytes) % widest)
+    coarse = aligned and not by_element and all_of(fits[:, 0])
     unit_bytes = widest if coarse else m.element_bytes
-    strides = np.array([m.element_bytes, *m.strides_bytes], np.int64)
-    offsets = (corner @ strides)[:, None] + _relative_bytes(m, unit_bytes)[None, :]
-    inside = None if fits.all() else _inside(m, corner, unit_bytes // m.element_bytes)
-    return BoxUnits(unit_bytes, offsets, inside)
+    inside = None if all_of(fits) else _inside(m, corner, unit_bytes // m.element_bytes)
+    return BoxUnits(unit_bytes, corner @ strides, _relative_bytes(m, unit_bytes), inside)
 
 
 @lru_cache(maxsize=1024)

@@ -17,7 +17,7 @@ from astdsl.emulator.clocks import scope_number
 from astdsl.emulator.isa import Execute, executes
 from astdsl.emulator.isa.memory import SPACES, space_of, strength_of, strongly
 from astdsl.emulator.ledger import Strength
-from astdsl.emulator.scalars import UNSIGNED, Array, BoolArray, Scalar
+from astdsl.emulator.scalars import UNSIGNED, Array, BoolArray, Scalar, all_of
 from astdsl.emulator.syntax import Vector
 from astdsl.emulator.undefined import mark, undefined_fault, undefined_mask
 
@@ -206,7 +206,7 @@ def turns(addresses: Array) -> Iterator[Array | None]:
     ranked = addresses[order]
     new = np.ones(len(ranked), np.bool_)
     new[1:] = ranked[1:] != ranked[:-1]
-    if new.all():
+    if all_of(new):
         yield None
         return
     starts = np.flatnonzero(new)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from astdsl.emulator.copies import BulkStore, Transfer, issue_load, issue_shared
+from astdsl.emulator.copies import Addresses, BulkStore, Transfer, issue_load, issue_shared
 from astdsl.emulator.formats.swizzle import Swizzle
 from astdsl.emulator.isa import Execute, executes
 from astdsl.emulator.isa.tma import (
@@ -22,6 +22,7 @@ from astdsl.emulator.isa.tma import (
     require_aligned,
 )
 from astdsl.emulator.reductions import BULK_TYPES, OPERATIONS, combiner
+from astdsl.emulator.scalars import all_of
 from astdsl.emulator.spread import Spread, own
 
 if TYPE_CHECKING:
@@ -56,7 +57,7 @@ class _Run:
             rows = spread.rows
         require_aligned(m, lanes, sources, _BULK_ALIGN_BYTES, "a bulk copy's global address")
         require_aligned(m, lanes, starts, _BULK_ALIGN_BYTES, "a bulk copy's shared address")
-        addresses = sources[:, None] + np.arange(0, size, unit_bytes)
+        addresses = Addresses(sources, np.arange(0, size, unit_bytes))
         units = place_units(starts, size, unit_bytes, Swizzle.NONE)
         return Transfer(m, lanes, what, unit_bytes, addresses, None, rows, starts, size, units)
 
@@ -65,7 +66,7 @@ def _by_size(m: Machine, lanes: Lanes, get: Getter) -> Iterator[tuple[Lanes, int
     sizes = np.broadcast_to(get(m, lanes), lanes.n).astype(np.int64)
     require_aligned(m, lanes, sizes, _BULK_ALIGN_BYTES, "a bulk copy's size")
     for size in np.unique(sizes[sizes > 0]):
-        yield (lanes if (sizes == size).all() else lanes.where(sizes == size)), int(size)
+        yield (lanes if all_of(sizes == size) else lanes.where(sizes == size)), int(size)
 
 
 class _Exchange:
@@ -94,7 +95,8 @@ class _Exchange:
         rows, starts = m.memory.shared_place(m, lanes, addresses, size)
         require_aligned(m, lanes, starts, _BULK_ALIGN_BYTES, "a bulk copy's shared address")
         units = place_units(starts, size, unit_bytes, Swizzle.NONE)
-        return Transfer(m, lanes, what, unit_bytes, starts, None, rows, starts, size, units)
+        nowhere = Addresses.listed(starts)
+        return Transfer(m, lanes, what, unit_bytes, nowhere, None, rows, starts, size, units)
 
 
 _LINEAR = ("async", "bulk", "global", "shared::cta", "shared::cluster", "L2::cache_hint")

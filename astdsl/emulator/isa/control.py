@@ -12,6 +12,7 @@ from astdsl.emulator.clocks import scope_number
 from astdsl.emulator.convergence import require_converged
 from astdsl.emulator.isa import Control, Execute, controls, executes
 from astdsl.emulator.machine import Condition
+from astdsl.emulator.scalars import any_of
 from astdsl.emulator.syntax import Immediate, Symbol
 
 if TYPE_CHECKING:
@@ -55,7 +56,7 @@ def prepare_brx(ops: Operands) -> Control:
     def execute(m: Machine, lanes: Lanes) -> Lanes:
         at = np.broadcast_to(index(m, lanes), lanes.n)
         outside = at >= len(targets)
-        if outside.any():
+        if any_of(outside):
             lane = int(lanes.index[np.argmax(outside)])
             raise m.fault("E211", f"brx.idx past its table of {len(targets)} targets", lane)
         for number in np.unique(at):
@@ -170,36 +171,55 @@ class _Barrier:
 
     def everyone(self, m: Machine, lanes: Lanes) -> bool:
         """Say whether every live thread of every block is here, so that nobody need wait."""
-        if self.count is not None or not self.uniform or lanes.n != m.barriers.live.sum():
+        if not self.uniform or lanes.n != m.barriers.total_live:
             return False
-        number = int(self._numbers(m, lanes)[0])
-        return not m.barriers.arrived[:, number].any()
+        number = self._number(m, lanes)
+        if self.count is not None and any_of(m.barriers.live != self._expected(m, lanes)):
+            return False
+        return not any_of(m.barriers.arrived[:, number])
 
     def meet(self, m: Machine, lanes: Lanes) -> None:
         """Pass the barrier, at which everyone is."""
-        numbers = self._numbers(m, lanes)
-        m.barriers.generation[:, int(numbers[0])] += 1
+        m.barriers.generation[:, self._number(m, lanes)] += 1
         if m.guard is not None:
+            numbers = self._numbers(m, lanes)
             m.guard.arrive(lanes, numbers, completed=True)
             m.guard.passed(lanes, numbers)
 
+    def _expected(self, m: Machine, lanes: Lanes) -> int:
+        """Return the number of threads that the instruction names."""
+        if self.count is None:
+            raise AssertionError("the barrier waits for every thread")
+        expected = int(np.atleast_1d(self.count(m, lanes))[0])
+        if expected % 32 or not expected:
+            text = f"a barrier's thread count is a multiple of 32, not {expected}"
+            raise m.fault("E213", text, int(lanes.index[0]))
+        return expected
+
+    def _number(self, m: Machine, lanes: Lanes) -> int:
+        """Return the number of the barrier of all lanes, which is a constant."""
+        number = 0 if self.number is None else int(self.number(m, lanes))
+        if number >= N_BARRIERS:
+            raise self._beyond(m, lanes)
+        return number
+
     def _numbers(self, m: Machine, lanes: Lanes) -> Array:
+        if self.uniform:
+            return np.full(lanes.n, self._number(m, lanes), np.int64)
         number = 0 if self.number is None else self.number(m, lanes)
         numbers = np.broadcast_to(np.asarray(number, np.int64), lanes.n)
-        if numbers.size and (numbers[:1] if self.uniform else numbers).max() >= N_BARRIERS:
-            raise m.fault("E213", "there are 16 barriers, 0 to 15", int(lanes.index[0]))
+        if numbers.size and numbers.max() >= N_BARRIERS:
+            raise self._beyond(m, lanes)
         return numbers
+
+    def _beyond(self, m: Machine, lanes: Lanes) -> Exception:
+        return m.fault("E213", "there are 16 barriers, 0 to 15", int(lanes.index[0]))
 
     def _arrive_at(self, m: Machine, lanes: Lanes, number: int, votes: BoolArray | None) -> None:
         blocks = m.block_of[lanes.sel]
         counts = np.bincount(blocks, minlength=m.n_blocks)
         true = counts * 0 if votes is None else np.bincount(blocks[votes], minlength=m.n_blocks)
-        expected = None
-        if self.count is not None:
-            expected = int(np.atleast_1d(self.count(m, lanes))[0])
-            if expected % 32 or not expected:
-                text = f"a barrier's thread count is a multiple of 32, not {expected}"
-                raise m.fault("E213", text, int(lanes.index[0]))
+        expected = None if self.count is None else self._expected(m, lanes)
         wrong = m.barriers.arrive(counts, number, expected, true)
         if wrong is not None:
             lane = int(lanes.index[np.argmax(blocks == wrong)])

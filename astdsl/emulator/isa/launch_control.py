@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from astdsl.emulator.copies import Transfer, issue_values
+from astdsl.emulator.copies import Addresses, Transfer, issue_values
 from astdsl.emulator.isa import Execute, executes
 from astdsl.emulator.isa.mbarrier import barrier_place
 from astdsl.emulator.spread import Spread, cluster_start, own
@@ -46,8 +46,9 @@ def prepare_cancel(ops: Operands) -> Execute:
         spread = reach(m, lanes)
         starts = spread.of(offsets)
         target = Transfer(
-            m, spread.lanes, "clusterlaunchcontrol.try_cancel", _RESPONSE_BYTES, starts[:, None],
-            None, spread.rows, starts, _RESPONSE_BYTES, starts[:, None] // _RESPONSE_BYTES,
+            m, spread.lanes, "clusterlaunchcontrol.try_cancel", _RESPONSE_BYTES,
+            Addresses.listed(starts[:, None]), None, spread.rows, starts, _RESPONSE_BYTES,
+            starts[:, None] // _RESPONSE_BYTES,
         )  # fmt: skip
         values = spread.of(responses).view(np.complex128)
         issue_values(target, values, (spread.rows, spread.of(places)))

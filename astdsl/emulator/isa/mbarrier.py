@@ -7,7 +7,7 @@ exactly; `test_wait` never blocks.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -23,7 +23,7 @@ from astdsl.emulator.mbarriers import (
     mbarriers_of,
     pending_counts,
 )
-from astdsl.emulator.scalars import one_a_lane
+from astdsl.emulator.scalars import all_of, any_of, one_a_lane
 from astdsl.emulator.syntax import Address
 
 if TYPE_CHECKING:
@@ -176,36 +176,65 @@ def prepare_transaction(ops: Operands) -> Execute:
     return execute
 
 
-def _tester(ops: Operands) -> tuple[Callable[[Machine, Lanes], BoolArray], Place, Getter]:
-    """Return what tests the phase for each lane, the barrier's place and the phase operand."""
-    ops.allow("try_wait", "test_wait", "parity", *_ORDERS)
-    by_parity = ops.has("parity")
-    place = barrier_place(ops, ops.args[1])
-    phase = ops.source(ops.args[2], "u32" if by_parity else "b64")
-    ops.sensitive += ops.reads
-    places = frozenset(ops.sensitive)
+class _Question(NamedTuple):
+    """What lanes ask: whether barriers have passed a phase; `some` of the lanes ask for all."""
 
-    def ready(m: Machine, lanes: Lanes) -> BoolArray:
+    lanes: Lanes
+    some: Lanes
+    rows: Array
+    offsets: Array
+    wanted: Array
+
+
+class _Asked:
+    """What blocked lanes have asked last, by instruction: their registers do not change."""
+
+    def __init__(self, m: Machine) -> None:
+        self.at: dict[int, _Question] = {}
+
+
+class _Tester:
+    """Tests the phase of barriers: the operands of one `try_wait` or `test_wait`."""
+
+    def __init__(self, ops: Operands) -> None:
+        ops.allow("try_wait", "test_wait", "parity", *_ORDERS)
+        self._by_parity = ops.has("parity")
+        self.place = barrier_place(ops, ops.args[1])
+        self.phase = ops.source(ops.args[2], "u32" if self._by_parity else "b64")
+        ops.sensitive += ops.reads
+        self._places = frozenset(ops.sensitive)
+
+    def ask(self, m: Machine, lanes: Lanes) -> _Question:
+        """Return what lanes ask, and keep it as long as they are blocked."""
         # Threads of a block mostly ask the same: one of them does.
-        one = first_threads(m, lanes, places)
-        if one is not None:
-            return np.tile(answer(m, one), lanes.n // one.n)
-        return answer(m, lanes)
+        some = first_threads(m, lanes, self._places) or lanes
+        rows, offsets = self.place(m, some)
+        wanted = one_a_lane(self.phase(m, some), some.n)
+        if self._by_parity:
+            _check_parity(m, some, wanted)
+            wanted = wanted.astype(np.int64)
+        question = _Question(lanes, some, rows, offsets, wanted)
+        m.state(_Asked).at[m.pc] = question
+        return question
 
-    def answer(m: Machine, lanes: Lanes) -> BoolArray:
-        rows, offsets = place(m, lanes)
-        wanted = one_a_lane(phase(m, lanes), lanes.n)
-        if by_parity:
-            _check_parity(m, lanes, wanted)
-            return use(m, lanes, lambda b: b.is_complete(rows, offsets, wanted.astype(np.int64)))
-        return use(m, lanes, lambda b: b.has_passed(rows, offsets, wanted))
+    def asked(self, m: Machine, lanes: Lanes) -> _Question:
+        """Return what blocked lanes ask."""
+        found = m.state(_Asked).at.get(m.pc)
+        return found if found is not None and found.lanes is lanes else self.ask(m, lanes)
 
-    return ready, place, phase
+    def answer(self, m: Machine, question: _Question) -> BoolArray:
+        """Say for each lane whether the phase has passed."""
+        lanes, some, rows, offsets, wanted = question
+        if self._by_parity:
+            passed = use(m, some, lambda b: b.is_complete(rows, offsets, wanted))
+        else:
+            passed = use(m, some, lambda b: b.has_passed(rows, offsets, wanted))
+        return passed if some.n == lanes.n else np.tile(passed, lanes.n // some.n)
 
 
 def _check_parity(m: Machine, lanes: Lanes, wanted: Array) -> None:
     wrong = wanted > 1
-    if wrong.any():
+    if any_of(wrong):
         at = int(np.argmax(wrong))
         raise m.fault(
             "E248", f"the parity of a phase is 0 or 1, not {int(wanted[at])}", int(lanes.index[at]),
@@ -232,15 +261,15 @@ def _learner(ops: Operands, place: Place) -> Callable[[Machine, Lanes], None]:
 @executes("mbarrier.test_wait")
 def prepare_test_wait(ops: Operands) -> Execute:
     """`mbarrier.test_wait{.parity}.b64 p, [addr], phase`: ask without waiting."""
-    ready, place, _ = _tester(ops)
-    write, learn = ops.destination(ops.args[0], "pred"), _learner(ops, place)
+    tester = _Tester(ops)
+    write, learn = ops.destination(ops.args[0], "pred"), _learner(ops, tester.place)
 
     def execute(m: Machine, lanes: Lanes) -> None:
-        passed = ready(m, lanes)
+        passed = tester.answer(m, tester.ask(m, lanes))
         write(m, lanes, passed)
-        if passed.any():
+        if any_of(passed):
             learn(m, lanes.where(passed))
-        if not passed.all():
+        if not all_of(passed):
             m.give_way(lanes)
 
     return execute
@@ -249,37 +278,38 @@ def prepare_test_wait(ops: Operands) -> Execute:
 @controls("mbarrier.try_wait")
 def prepare_try_wait(ops: Operands) -> Control:
     """`mbarrier.try_wait{.parity}.b64 p, [addr], phase{, hint}`: wait; the answer is true."""
-    ready, place, phase = _tester(ops)
+    tester = _Tester(ops)
     write = ops.destination(ops.args[0], "pred")
 
+    def ready(m: Machine, lanes: Lanes) -> BoolArray:
+        return tester.answer(m, tester.asked(m, lanes))
+
     def describe(m: Machine, lanes: Lanes) -> str:
-        rows, offsets = place(m, lanes)
-        wanted = one_a_lane(phase(m, lanes), lanes.n)
+        rows, offsets = tester.place(m, lanes)
+        wanted = one_a_lane(tester.phase(m, lanes), lanes.n)
         state = mbarriers_of(m).state(int(rows[0]), int(offsets[0]))
         return f"waits for phase {int(wanted[0])} of the {state}"
 
     def resume(m: Machine, lanes: Lanes) -> None:
         write(m, lanes, np.True_)
 
-    places = frozenset(ops.sensitive)
-
     def awaits(m: Machine, lanes: Lanes) -> set[int]:
-        lanes = first_threads(m, lanes, places) or lanes
-        return set(np.unique(place(m, lanes)[1]).tolist())
+        return set(tester.asked(m, lanes).offsets.tolist())
 
-    learn = _learner(ops, place)
+    learn = _learner(ops, tester.place)
     condition = Condition(ready, describe, resume, learn, awaits=awaits)
 
     def execute(m: Machine, lanes: Lanes) -> Lanes:
-        passed = ready(m, lanes)
-        if passed.all():
+        passed = tester.answer(m, tester.ask(m, lanes))
+        if all_of(passed):
             resume(m, lanes)
             learn(m, lanes)
             return lanes
+        if not any_of(passed):
+            m.block(lanes, condition)
+            return lane_sets.NONE
         m.block(lanes.where(~passed), condition)
         going = lanes.where(passed)
-        if not going.n:
-            return lane_sets.NONE
         resume(m, going)
         learn(m, going)
         return going

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -14,7 +14,7 @@ from astdsl.emulator.isa import Execute, executes
 from astdsl.emulator.lanes import Lanes
 from astdsl.emulator.ledger import Strength
 from astdsl.emulator.memory import WINDOW_SHIFT, WINDOWS
-from astdsl.emulator.native.shared import SharedMove, shared_move
+from astdsl.emulator.native.shared import SharedMove, plain_access
 from astdsl.emulator.operands import is_sink
 from astdsl.emulator.scalars import UNSIGNED, one_a_lane
 from astdsl.emulator.syntax import Address, Operand, Symbol, Vector
@@ -110,12 +110,12 @@ def prepare_load(ops: Operands) -> Execute:
     load, parts = _loader(ops.instruction.used_bytes, scalar, count)
 
     load = _ordered(ops, load, scalar.bytes * count)
-    move = _plain_move(ops, space, places, scalar)
+    move = _plain_move(ops, ops.args[1], places, loads=True)
 
     def execute(m: Machine, lanes: Lanes) -> None:
-        at = address(m, lanes)
-        if move is not None and move.load(m, lanes, at):
+        if move is not None and move.execute(m, lanes):
             return
+        at = address(m, lanes)
         values, undefined = load(m, lanes, space, at, dtype, count * words)
         if words == 2:
             values = values.reshape(-1, count, 2)
@@ -137,11 +137,17 @@ def prepare_load(ops: Operands) -> Execute:
 
 
 def _plain_move(
-    ops: Operands, space: str, places: list[Place | None], scalar: Scalar
+    ops: Operands, address: Operand, places: Sequence[Place | None], *, loads: bool
 ) -> SharedMove | None:
-    """Return what moves the registers of a weak access of shared memory at once, if anything."""
-    plain = space == "shared" and strength_of(ops) is None and ops.instruction.used_bytes is None
-    return shared_move(places, scalar.bits) if plain else None
+    """Return what moves the registers of a weak access of shared memory at once, if anything.
+
+    Those of neighbouring instructions are joined (`native.runs`).
+    """
+    plain = space_of(ops, address) == "shared" and strength_of(ops) is None
+    if plain and ops.instruction.used_bytes is None:
+        base = ops.shared_base(address)
+        ops.access = plain_access(places, ops.last_type().bits, base, loads=loads)
+    return None if ops.access is None else SharedMove([ops.access])
 
 
 def _ordered(ops: Operands, load: Load, width: int) -> Load:
@@ -243,11 +249,11 @@ def prepare_store(ops: Operands) -> Execute:
     strength = strength_of(ops)
     elements = ops.elements(ops.args[1])
     registers = [ops.registers(each) for each in elements]
-    move = _plain_move(ops, space, [each[0] if each else None for each in registers], scalar)
+    stored = [each[0] if each else None for each in registers]
+    move = _plain_move(ops, ops.args[0], stored, loads=False)
 
     def execute(m: Machine, lanes: Lanes) -> None:
-        if move is not None and move.store(m, lanes, address(m, lanes)):
-            m.memory.version += 1
+        if move is not None and move.execute(m, lanes):
             return
         undefined = undefined_mask(m, lanes, places) if m.undefined else None
         if count == 1 and words == 1:

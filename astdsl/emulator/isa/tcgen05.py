@@ -19,6 +19,7 @@ from astdsl.emulator.isa import Control, Execute, controls, executes
 from astdsl.emulator.isa.mbarrier import barrier_place, use
 from astdsl.emulator.lanes import Lanes
 from astdsl.emulator.machine import Condition
+from astdsl.emulator.scalars import all_of, any_of
 from astdsl.emulator.spread import pairs, spread_by_mask
 from astdsl.emulator.syntax import Immediate
 from astdsl.emulator.tensor_memory import COLUMN_MASK
@@ -62,10 +63,10 @@ class _Collective:
         if not whole.n or not self.is_of_pair:
             return whole
         paired = self._paired(m, whole)
-        if paired.all():
+        if all_of(paired):
             return whole
         m.block(whole.where(~paired), self._wait)
-        return whole.where(paired) if paired.any() else lane_sets.NONE
+        return whole.where(paired) if any_of(paired) else lane_sets.NONE
 
     def _paired(self, m: Machine, lanes: Lanes) -> BoolArray:
         """Say of which lanes' pairs both blocks are there. Blocked lanes are gathered in one."""
@@ -111,9 +112,9 @@ def prepare_alloc(ops: Operands) -> Control:
         if not whole.n:
             return whole
         free = available(m, whole)
-        if not free.all():
+        if not all_of(free):
             m.block(whole.where(~free), condition)
-        going = whole.where(free) if not free.all() else whole
+        going = whole.where(free) if not all_of(free) else whole
         if going.n:
             _allocate(m, going, address(m, going), columns, chooser(m, going))
         return going if going.n else lane_sets.NONE

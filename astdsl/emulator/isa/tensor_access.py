@@ -30,6 +30,7 @@ from astdsl.emulator.isa import Control, Execute, controls, executes
 from astdsl.emulator.matrix import contain
 from astdsl.emulator.native.copies import register_addresses, transpose
 from astdsl.emulator.products import register_rows
+from astdsl.emulator.scalars import all_of, any_of
 from astdsl.emulator.spread import Spread, own, pairs
 from astdsl.emulator.syntax import Address, Immediate, Vector
 from astdsl.emulator.tensor_memory import COLUMN_MASK, GROUP_LANES, LANE_SHIFT
@@ -85,7 +86,7 @@ class _Access:
         blocks = m.block_of[lanes.sel]
         place = _Located(self, blocks, base >> LANE_SHIFT, base & COLUMN_MASK, thread)
         wrong = place.lane // _WARP != thread // _WARP % 4
-        if wrong.any():
+        if any_of(wrong):
             at = int(np.argmax(wrong))
             raise m.fault(
                 "E274", f"warp {int(thread[at]) // _WARP} accesses lane {int(place.lane[at])} of "
@@ -97,7 +98,7 @@ class _Access:
 
     def _require_allocated(self, m: Machine, lanes: Lanes, place: _Located) -> None:
         first = int(place.column[0])
-        if is_whole(m, lanes, 1) and (place.column == first).all():
+        if is_whole(m, lanes, 1) and all_of(place.column == first):
             # All blocks access the same columns.
             parts = [(first, np.arange(m.n_blocks), 0)]
         else:
@@ -143,7 +144,7 @@ class _Located:
         first = int(self.column[0])
         if not self.access.is_row or len(self.thread) != m.n_blocks * TMEM_LANES:
             return None
-        if (self.column != first).any() or (self.lane & (_WARP - 1)).any():
+        if any_of(self.column != first) or any_of(self.lane & (_WARP - 1)):
             return None
         return slice(None), slice(None), slice(first, first + self.access.n_columns)
 
@@ -161,14 +162,14 @@ class _Located:
         first = int(self.column[0])
         lane = self.lane + (self.thread & (_WARP - 1))
         order = lane * data.shape[0] + self.rows
-        if (self.column != first).any() or (order != np.arange(len(order))).any():
+        if any_of(self.column != first) or any_of(order != np.arange(len(order))):
             return None
         return slice(first, first + self.access.n_columns)
 
     def _row_cells(self, data: Array) -> tuple[Array, tuple[Any, slice]] | None:
         """Return tensor memory as rows of columns and the part accessed, if it is whole rows."""
         first = int(self.column[0])
-        if not self.access.is_row or (self.column != first).any():
+        if not self.access.is_row or any_of(self.column != first):
             return None
         lane = self.rows * TMEM_LANES + self.lane + (self.thread & (_WARP - 1))
         columns = slice(first, first + self.access.n_columns)
@@ -177,7 +178,7 @@ class _Located:
     def row_addresses(self, data: Array) -> Array | None:
         """Return where each thread's cells lie, if they are neighbours from one column on."""
         first = int(self.column[0])
-        if not self.access.is_row or (self.column != first).any():
+        if not self.access.is_row or any_of(self.column != first):
             return None
         lane = self.rows * TMEM_LANES + self.lane + (self.thread & (_WARP - 1))
         cell = lane * data.shape[-1] + first
@@ -247,7 +248,7 @@ def prepare_load(ops: Operands) -> Control:
         if registers is None or not transpose(place.row_addresses(memory.data), registers):
             _write_registers(m, lanes, rows, place.read(memory.data))
         undefined = None
-        if not memory.defined[where].all():
+        if not all_of(memory.defined[where]):
             block, lane, column = place.cells()
             undefined = ~memory.defined[block, lane // GROUP_LANES, column]
         if undefined is not None or m.undefined:

@@ -23,7 +23,7 @@ from astdsl.emulator.formats.instruction import (
 from astdsl.emulator.isa import Execute, executes
 from astdsl.emulator.isa.tcgen05 import GROUPS
 from astdsl.emulator.matrix import PACKED
-from astdsl.emulator.scalars import one_a_lane
+from astdsl.emulator.scalars import all_of, any_of, one_a_lane
 from astdsl.emulator.spread import own, pairs
 from astdsl.emulator.syntax import Address, Immediate, Vector
 from astdsl.emulator.tensor_memory import COLUMN_MASK
@@ -93,10 +93,10 @@ class _Mma:
         d = one_a_lane(self._d(m, lanes), lanes.n).astype(np.int64)
         bits = one_a_lane(self._descriptor(m, lanes), lanes.n).astype(np.int64)
         threads, rest = m.thread_of[lanes.sel], np.ones(lanes.n, np.bool_)
-        while rest.any():
+        while any_of(rest):
             at = int(np.argmax(rest))
             same = (d == d[at]) & (bits == bits[at]) & (threads == threads[at])
-            some = lanes if same.all() else lanes.where(same)
+            some = lanes if all_of(same) else lanes.where(same)
             self._issue(m, some, int(d[at]), int(bits[at]))
             rest &= ~same
 
@@ -112,7 +112,7 @@ class _Mma:
             if (
                 product is not None
                 and not self._disabled
-                and keeps.all()
+                and all_of(keeps)
                 and self._continues(product, rows, descriptor, d_address, step)
             ):
                 product.add(step)
@@ -153,7 +153,7 @@ class _Mma:
         if not self._a_in_tensor_memory:
             a_shape = OperandShape(a_rows, depth, size, d.transpose_a)
             return locate(m, a_bits, decode_tcgen05_descriptor, a_shape), b
-        if (a_bits != a_bits[0]).any():
+        if any_of(a_bits != a_bits[0]):
             raise FormatError("blocks with A at different addresses of tensor memory")
         address, columns = int(a_bits[0]), depth * size // 4
         if self.n_blocks == 2:
@@ -195,7 +195,7 @@ class _ScaledMma(_Mma):
     def _decode(self, m: Machine, lanes: Lanes, bits: int) -> tuple[InstructionDescriptor, Any]:
         descriptor, ids = decode_scaled_instruction(bits, self.kind, self.n_blocks)
         addresses = [one_a_lane(get(m, lanes), lanes.n) for get in self._scales]
-        if any((each != each[0]).any() for each in addresses):
+        if any(any_of(each != each[0]) for each in addresses):
             raise FormatError("blocks with scale factors at different addresses")
         for first in (ids.a, ids.b):
             if first + self._count > 4:

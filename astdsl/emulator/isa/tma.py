@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from astdsl.emulator.copies import BulkStore, Transfer, issue_load
+from astdsl.emulator.copies import Addresses, BulkStore, Transfer, issue_load
 from astdsl.emulator.formats.boxes import box_units, fill_pattern, require_plain, shared_units
 from astdsl.emulator.formats.errors import FormatError
 from astdsl.emulator.formats.swizzle import Swizzle
@@ -21,7 +21,7 @@ from astdsl.emulator.isa.mbarrier import barrier_place
 from astdsl.emulator.lanes import Lanes
 from astdsl.emulator.map_changes import MapChanges
 from astdsl.emulator.reductions import OPERATIONS, combiner, map_dtype
-from astdsl.emulator.scalars import one_a_lane
+from astdsl.emulator.scalars import all_of, any_of, one_a_lane
 from astdsl.emulator.spread import Spread, own, spread_by_mask
 from astdsl.emulator.syntax import Address, Immediate, Symbol, Vector
 
@@ -78,7 +78,7 @@ class _Box:
     def maps(self, m: Machine, lanes: Lanes) -> Iterator[tuple[Lanes, TensorMap]]:
         """Yield lanes that use one map, and the map."""
         addresses = one_a_lane(self._map(m, lanes), lanes.n)
-        same = (addresses == addresses[0]).all()
+        same = all_of(addresses == addresses[0])
         for address in addresses[:1] if same else np.unique(addresses):
             some = lanes if same else lanes.where(addresses == address)
             found = _read_map(m, some, self._space, int(address))
@@ -112,7 +112,9 @@ class _Box:
             corner = corner[:, [0, 1, 0, 2, 0, 3, 0, 4]].reshape(-1, 2)
         cut = box_units(found, corner, by_element=by_element)
         inside = None if cut.inside is None else cut.inside.reshape(lanes.n, -1)
-        addresses = (found.address + cut.offsets_bytes).reshape(lanes.n, -1)
+        addresses = Addresses(found.address + cut.corners_bytes, cut.relative_bytes)
+        if self._chooses:
+            addresses = Addresses.listed(addresses.each.reshape(lanes.n, -1))
         units = place_units(starts, size, cut.unit_bytes, found.swizzle)
         return Transfer(
             m, lanes, what, cut.unit_bytes, addresses, inside, rows, starts, size, units,
@@ -122,7 +124,7 @@ class _Box:
 
 def place_units(starts: Array, size_bytes: int, unit_bytes: int, mode: Swizzle) -> Array:
     """Return the units in shared memory: one list for all lanes if they agree."""
-    if (starts == starts[0]).all():
+    if all_of(starts == starts[0]):
         return shared_units(int(starts[0]), size_bytes, unit_bytes, mode)
     return np.stack([shared_units(int(s), size_bytes, unit_bytes, mode) for s in starts])
 
@@ -155,7 +157,7 @@ def _read_map(m: Machine, lanes: Lanes, space: str, address: int) -> TensorMap:
 def require_aligned(m: Machine, lanes: Lanes, values: Array, align: int, what: str) -> None:
     """Fault if one of the values, one a lane, is no multiple of `align`."""
     wrong = values % align != 0
-    if wrong.any():
+    if any_of(wrong):
         at = int(np.argmax(wrong))
         text = f"{what}, {int(values[at]):#x}, is not a multiple of {align}"
         raise m.fault("E221", text, int(lanes.index[at]))
@@ -212,7 +214,7 @@ class LoadTarget:
         """
         named, offsets = self._barrier(m, spread.lanes)
         allowed = (rows & ~1) | (named & 1) if self._is_of_pair else rows
-        if self._mask is None and (named != allowed).any():
+        if self._mask is None and any_of(named != allowed):
             at = int(np.argmax(named != allowed))
             raise m.fault(
                 "E257", "the mbarrier of a load lies in another block than its destination",

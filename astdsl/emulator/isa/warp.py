@@ -15,7 +15,7 @@ import numpy as np
 from astdsl.emulator import lanes as lane_sets
 from astdsl.emulator.isa import Control, controls, executes
 from astdsl.emulator.machine import Condition
-from astdsl.emulator.scalars import one_a_lane
+from astdsl.emulator.scalars import all_of, one_a_lane
 from astdsl.emulator.undefined import mark
 
 if TYPE_CHECKING:
@@ -114,7 +114,7 @@ class Members:
         if is_whole(m, lanes):
             return lanes, lane_sets.NONE
         ready = self._ready(m, lanes)
-        if ready.all():
+        if all_of(ready):
             return lanes, lane_sets.NONE
         return lanes.where(ready), lanes.where(~ready)
 

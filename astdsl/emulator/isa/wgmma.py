@@ -8,7 +8,8 @@ fenced before and left alone until the product is done.
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import numpy as np
 
@@ -25,13 +26,13 @@ from astdsl.emulator.groups import GroupLedger
 from astdsl.emulator.isa import Control, Execute, controls, executes
 from astdsl.emulator.matrix import ELEMENT_BYTES, INTEGERS
 from astdsl.emulator.products import M_ROWS, Product, ProductKind, Step, a_from_registers
-from astdsl.emulator.scalars import one_a_lane
+from astdsl.emulator.scalars import all_of, any_of, one_a_lane
 from astdsl.emulator.syntax import Immediate, Vector
 from astdsl.emulator.tiles import SharedTile, locate
 from astdsl.emulator.undefined import mark, require_defined
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from astdsl.emulator.lanes import Lanes
     from astdsl.emulator.machine import Machine
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from astdsl.emulator.registers import Place
     from astdsl.emulator.scalars import Array
 
+T = TypeVar("T")
 _SHAPE = re.compile(r"m64n(\d+)k(\d+)")
 _K_BYTES = 32
 _PAIRS = {
@@ -63,18 +65,44 @@ class _State:
         self.open: dict[int, Product] = {}
         self.pending: list[Product] = []
         self.unfenced: dict[int, bool] = {}
+        # By the first and the number of neighbouring lanes.
+        self._warps: dict[tuple[int, int], Array] = {}
+        self._groups: dict[tuple[int, int], list[Warpgroup]] = {}
+        self._owners: dict[Warpgroup, Array] = {}
 
     def warps(self, m: Machine, lanes: Lanes) -> Array:
         """Return the numbers of the warps that lanes belong to, over all blocks."""
+        return _kept(self._warps, lanes, lambda: self._numbers(m, lanes))
+
+    def groups(self, m: Machine, lanes: Lanes) -> list[Warpgroup]:
+        """Return the warpgroups that lanes are."""
+        return _kept(self._groups, lanes, lambda: warpgroups(m, lanes))
+
+    def owners(self, group: Warpgroup) -> Array:
+        """Return the numbers of a warpgroup's warps."""
+        found = self._owners.get(group)
+        if found is None:
+            first = group.rows[:, None] * self.n_warps + group.number * _WARPS
+            found = (first + np.arange(_WARPS)).reshape(-1)
+            if group.lanes.contiguous:
+                self._owners[group] = found
+        return found
+
+    def _numbers(self, m: Machine, lanes: Lanes) -> Array:
         rows, numbers = warps_of(m, lanes)
         warps: Array = rows * self.n_warps + numbers
         return warps
 
-    def owners(self, group: Warpgroup) -> Array:
-        """Return the numbers of a warpgroup's warps."""
-        first = group.rows[:, None] * self.n_warps + group.number * _WARPS
-        owners: Array = (first + np.arange(_WARPS)).reshape(-1)
-        return owners
+
+def _kept(known: dict[tuple[int, int], T], lanes: Lanes, make: Callable[[], T]) -> T:
+    """Return what is made of lanes, once for the same neighbouring ones."""
+    if not lanes.contiguous:
+        return make()
+    key = int(cast(slice, lanes.sel).start), lanes.n
+    found = known.get(key)
+    if found is None:
+        found = known[key] = make()
+    return found
 
 
 @executes("wgmma.fence")
@@ -140,7 +168,7 @@ class _Instruction:
         self.keeps = ops.source(ops.args[3], "pred")
         ops.sensitive += ops.reads
         ops.holds += [*self.d, *self.a_registers]
-        self.places = frozenset(ops.holds)
+        self.places = _places(frozenset(ops.holds))
         self.transposes = _transposes(ops, bool(self.a_registers))
         k, size = self.kind.k, ELEMENT_BYTES[self.kind.a_type]
         self.a_shape = OperandShape(M_ROWS, k, size, self.transposes[0])
@@ -148,7 +176,7 @@ class _Instruction:
 
     def execute(self, m: Machine, lanes: Lanes) -> None:
         """Issue the product of every warpgroup."""
-        for group in warpgroups(m, lanes):
+        for group in m.state(_State).groups(m, lanes):
             self._issue(m, group)
 
     def _issue(self, m: Machine, group: Warpgroup) -> None:
@@ -178,8 +206,8 @@ class _Instruction:
             and product.d_places == self.d
             and bool(product.a_places) == bool(self.a_registers)
             and self._same_layout(product)
-            and bool(keeps.all())
-            and np.array_equal(product.group.rows, group.rows)
+            and all_of(keeps)
+            and (product.group is group or np.array_equal(product.group.rows, group.rows))
         )
 
     def _same_layout(self, product: Product) -> bool:
@@ -200,7 +228,7 @@ class _Instruction:
         lane = int(group.lanes.index[0])
         if m.pc not in state.unfenced:
             state.unfenced[m.pc] = _touched_before(m.program, m.pc, self.places)
-        if state.unfenced[m.pc] or not state.fenced[state.owners(group)].all():
+        if state.unfenced[m.pc] or not all_of(state.fenced[state.owners(group)]):
             raise m.fault(
                 "E261", "a product without wgmma.fence after the last ordinary access of its "
                 "registers", lane, help="execute `wgmma.fence.sync.aligned` before the products",
@@ -218,12 +246,18 @@ class _Instruction:
 
     def _check_accumulator(self, m: Machine, lanes: Lanes, keeps: Array) -> None:
         """Fault if an undefined accumulator is added to; the others are written from here on."""
-        if keeps.any():
+        if any_of(keeps):
             require_defined(m, lanes.where(keeps), self.d, "an accumulator of wgmma")
-        if not keeps.all():
+        if not all_of(keeps):
             fresh = lanes.where(~keeps)
             for place in self.d:
                 mark(m, place, fresh, None)
+
+
+@lru_cache(maxsize=1024)
+def _places(places: frozenset[Place]) -> frozenset[Place]:
+    """Return one object for equal sets, so that comparing them is cheap."""
+    return places
 
 
 def _collides(other: Product, mine: _Instruction, group: Warpgroup) -> bool:

@@ -117,28 +117,33 @@ def widen_pairs(raw: Array, positions: Array, tiles: Array, first: int) -> bool:
     return True
 
 
-# 16-byte units: [boxes, units] addresses or values, and a list of units in rows of memory.
+# 16-byte units of boxes: values, [boxes, units]; a list of units in rows of memory; and addresses
+# of the boxes' corners with what is added for each unit.
 
 
-def fill(memory: Array, rows: Array, units: Array, addresses: Array) -> bool:
+def fill(memory: Array, rows: Array, units: Array, places: tuple[Array, Array]) -> bool:
     """Copy units from addresses to memory."""
-    return _between("fill", memory, rows, units, addresses)
+    return _between("fill", memory, rows, units, places)
 
 
 def collect(memory: Array, rows: Array, units: Array) -> Array | None:
     """Return the units in memory, [boxes, units]."""
     values = np.empty((len(rows), len(units)), np.complex128)
-    return values if _between("collect", memory, rows, units, values) else None
+    return values if _between("collect", memory, rows, units, (values,)) else None
 
 
-def _between(name: str, memory: Array, rows: Array, units: Array, others: Array) -> bool:
+def _between(
+    name: str, memory: Array, rows: Array, units: Array, others: tuple[Array, ...]
+) -> bool:
     on = started()
-    if on is None or not others.size or not others.flags.c_contiguous:
+    if on is None or not len(rows) or not len(units):
         return False
     rows, units = (np.ascontiguousarray(each, np.int64) for each in (rows, units))
+    others = tuple(np.ascontiguousarray(each) for each in others)
     on.function(_by_width(name, len(units)))(
-        _at(memory), memory.shape[1], _at(rows), _at(units), len(units), _at(others), len(rows)
-    )
+        _at(memory), memory.shape[1], _at(rows), _at(units), len(units),
+        *[_at(each) for each in others], len(rows),
+    )  # fmt: skip
     return True
 
 
@@ -146,13 +151,14 @@ def _by_width(name: str, n_units: int) -> str:
     return f"{name}{1 if n_units % UNITS_AT_A_TIME else UNITS_AT_A_TIME}"
 
 
-def scatter(values: Array, addresses: Array) -> bool:
+def scatter(values: Array, places: tuple[Array, Array]) -> bool:
     """Copy units, [boxes, units], to addresses."""
     on = started()
-    if on is None or not values.size:
+    if on is None or not values.size or not values.flags.c_contiguous:
         return False
-    if not (values.flags.c_contiguous and addresses.flags.c_contiguous):
-        return False
-    n_boxes, n_units = addresses.shape
-    on.function(_by_width("scatter", n_units))(_at(values), n_units, _at(addresses), n_boxes)
+    n_boxes, n_units = values.shape
+    corners, relative = (np.ascontiguousarray(each, np.int64) for each in places)
+    on.function(_by_width("scatter", n_units))(
+        _at(values), n_units, _at(corners), _at(relative), n_boxes
+    )
     return True

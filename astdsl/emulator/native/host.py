@@ -12,6 +12,7 @@ from collections.abc import Callable, Hashable, Iterable
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
+from astdsl.emulator.native.accesses import GO_THROUGH, AccessForm, access_function
 from astdsl.emulator.native.loops import FUNCTIONS
 from astdsl.emulator.native.table import NotCompiled
 from astdsl.emulator.native.writer import Form, leaves, write_form
@@ -68,6 +69,7 @@ class Host:
         self._forms: dict[Hashable, Form | None] = {}
         self._engines: list[Any] = []
         self._functions: dict[str, Callable[..., None]] = {}
+        self._accesses: dict[tuple[AccessForm, int], int] = {}
         kind = ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * 4)
         self.run: Callable[[int, int, int, int], None] = kind(
             self._load(_RUN).get_function_address("run")
@@ -96,12 +98,21 @@ class Host:
         return [self._addresses[form.body] for form in forms]
 
     def function(self, name: str) -> Callable[..., None]:
-        """Return a function of `loops`."""
+        """Return a function of `loops`, or the one that goes through a list of accesses."""
         found = self._functions.get(name)
         if found is None:
-            text, n_arguments = FUNCTIONS[name]
+            _, text, n_arguments = GO_THROUGH if name == "go_through" else FUNCTIONS[name]
             kind = ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * n_arguments)
             found = self._functions[name] = kind(self._load(text).get_function_address(name))
+        return found
+
+    def access(self, form: AccessForm, width: int) -> int:
+        """Return the address of the function of an access, for so many blocks at a time."""
+        found = self._accesses.get((form, width))
+        if found is None:
+            function = access_function(form, width)
+            engine = self._load(function.text)
+            found = self._accesses[form, width] = engine.get_function_address(function.name)
         return found
 
     def _load(self, text: str) -> Any:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-__all__ = ["FUNCTIONS", "UNITS_AT_A_TIME", "Function"]
+__all__ = ["FUNCTIONS", "UNITS_AT_A_TIME", "Function", "Level", "nested"]
 
 
 class Level(NamedTuple):
@@ -21,13 +21,14 @@ class Level(NamedTuple):
 
 
 class Function(NamedTuple):
-    """A function's text, and its number of arguments, each 64 bits wide."""
+    """A function's name, its text, and its number of arguments, each 64 bits wide."""
 
+    name: str
     text: str
     n_arguments: int
 
 
-def _function(name: str, arguments: str, levels: list[Level]) -> Function:
+def nested(name: str, arguments: str, levels: list[Level]) -> Function:
     """Return a function of nested loops, the outermost first; `ptr` and `i64` arguments."""
     names = arguments.split()
     declared = ", ".join(
@@ -54,11 +55,11 @@ def _function(name: str, arguments: str, levels: list[Level]) -> Function:
             f"  %more{number} = icmp slt i64 %next{number}, %{level.limit}",
             f"  br i1 %more{number}, label %level{number}, label %after{number}",
         ]
-    return Function("\n".join([*lines, "after0:", "  ret void", "}"]), len(names))
+    return Function(name, "\n".join([*lines, "after0:", "  ret void", "}"]), len(names))
 
 
 # Float16 to float32, eight at a time.
-_WIDEN = _function(
+_WIDEN = nested(
     "widen", "*source *target n",
     [Level("i", "n", 8, """
   %from = getelementptr half, ptr %source, i64 %i
@@ -69,7 +70,7 @@ _WIDEN = _function(
 )  # fmt: skip
 
 # The 16-byte chunks of a list, of each row of memory, from float16 to float32.
-_WIDEN_CHUNKS = _function(
+_WIDEN_CHUNKS = nested(
     "widen_chunks", "*memory row_bytes *chunks n_chunks n_rows *target",
     [Level("row", "n_rows", 1, """
   %skip = mul i64 %row, %row_bytes
@@ -86,8 +87,8 @@ _WIDEN_CHUNKS = _function(
   store <8 x float> %wide, ptr %to, align 4""")],
 )  # fmt: skip
 
-# 16-byte units: global ones by their addresses, [boxes, units]; those of a list in the rows of
-# shared memory that boxes lie in; and values, [boxes, units].
+# 16-byte units: global ones by the addresses of boxes' corners and what is added for each unit;
+# those of a list in the rows of shared memory that boxes lie in; and values, [boxes, units].
 _BOX = """
   %first = mul i64 %box, %n_units"""
 _SHARED_ROW = """
@@ -95,15 +96,19 @@ _SHARED_ROW = """
   %row = load i64, ptr %row.at, align 8
   %skip = mul i64 %row, %row_bytes
   %base = getelementptr i8, ptr %memory, i64 %skip"""
+_CORNER = """
+  %corner.at = getelementptr i64, ptr %corners, i64 %box
+  %corner.address = load i64, ptr %corner.at, align 8
+  %corner = inttoptr i64 %corner.address to ptr"""
 _SIDES = {
     "shared": """
   %unit.at{j} = getelementptr i64, ptr %units, i64 %u{j}
   %unit{j} = load i64, ptr %unit.at{j}, align 8
   %shared{j} = getelementptr <2 x i64>, ptr %base, i64 %unit{j}""",
     "global": """
-  %address.at{j} = getelementptr i64, ptr %addresses, i64 %number{j}
-  %address{j} = load i64, ptr %address.at{j}, align 8
-  %global{j} = inttoptr i64 %address{j} to ptr""",
+  %relative.at{j} = getelementptr i64, ptr %relative, i64 %u{j}
+  %relative{j} = load i64, ptr %relative.at{j}, align 8
+  %global{j} = getelementptr i8, ptr %corner, i64 %relative{j}""",
     "value": """
   %value{j} = getelementptr <2 x i64>, ptr %values, i64 %number{j}""",
 }
@@ -121,18 +126,19 @@ _SHARED_ARGUMENTS = "*memory row_bytes *rows *units n_units"
 def _units(name: str, arguments: str, source: str, target: str, width: int) -> Function:
     """Return the loop for numbers of units that are multiples of the width."""
     head = _BOX + (_SHARED_ROW if "shared" in (source, target) else "")
+    head += _CORNER if "global" in (source, target) else ""
     body = "".join(
         (_UNIT + _SIDES[source] + _SIDES[target] + _MOVE).format(j=j, source=source, target=target)
         for j in range(width)
     )
     levels = [Level("box", "n_boxes", 1, head), Level("u", "n_units", width, body)]
-    return _function(name, arguments, levels)
+    return nested(name, arguments, levels)
 
 
 _MOVES = {
-    "fill": (f"{_SHARED_ARGUMENTS} *addresses n_boxes", "global", "shared"),
+    "fill": (f"{_SHARED_ARGUMENTS} *corners *relative n_boxes", "global", "shared"),
     "collect": (f"{_SHARED_ARGUMENTS} *values n_boxes", "shared", "value"),
-    "scatter": ("*values n_units *addresses n_boxes", "value", "global"),
+    "scatter": ("*values n_units *corners *relative n_boxes", "value", "global"),
 }
 
 
@@ -185,11 +191,11 @@ def _fragment(name: str, width: int) -> Function:
   %is_sum = icmp ne i64 %adds, 0""")  # fmt: skip
     registers, threads = _FRAGMENT_LEVELS
     threads = threads._replace(lines=threads.lines + body)
-    return _function(name, _FRAGMENT_ARGUMENTS, [blocks, registers, threads])
+    return nested(name, _FRAGMENT_ARGUMENTS, [blocks, registers, threads])
 
 
 # Pairs of float16 in registers, [entries, blocks], to rows of float32, [blocks, elements].
-_WIDEN_PAIRS = _function(
+_WIDEN_PAIRS = nested(
     "widen_pairs", "*registers *positions n_entries n_blocks tile_elements *target",
     [Level("e", "n_entries", 1, """
   %position.at = getelementptr i64, ptr %positions, i64 %e
@@ -223,7 +229,7 @@ def _transpose() -> Function:
         f"\n  store <8 x i32> %x3.{i}, ptr %b{i}, align 4"
         for i in range(8)
     )
-    return _function(
+    return nested(
         "transpose",
         "*sources *targets n_rows n_columns",
         [
@@ -259,118 +265,6 @@ def _round(number: int) -> str:
     return "".join(lines)
 
 
-# Ordinary accesses of shared memory: one row a block, one address a lane, thread by thread. Some
-# blocks at a time, so that both their rows and the lanes of registers stay in the cache.
-_LANES = "*addresses n_groups n_threads group_blocks n_blocks"
-_GROUP = """
-  %group.first = mul i64 %g, %group_blocks"""
-_THREAD = """
-  %thread.first = mul i64 %t, %n_blocks
-  %first = add i64 %thread.first, %group.first"""
-_ADDRESS = """
-  %lane = add i64 %first, %b
-  %address.at = getelementptr i64, ptr %addresses, i64 %lane
-  %address = load i64, ptr %address.at, align 8"""
-_ROW = """
-  %block = add i64 %group.first, %b
-  %skip = mul i64 %block, %row_bytes"""
-
-
-def _by_lane(name: str, arguments: str, group: str, body: str) -> Function:
-    levels = [
-        Level("g", "n_groups", 1, _GROUP + group),
-        Level("t", "n_threads", 1, _THREAD),
-        Level("b", "group_blocks", 1, body),
-    ]
-    return _function(name, f"{_LANES} {arguments}", levels)
-
-
-def _check(width: int, *, reads: bool) -> Function:
-    """Return what sets `bad` if an access is out of bounds, misaligned, or reads what is unwritten.
-
-    Addresses go up to `last`; the marks of what is written are bytes of one beside the memory.
-    """
-    body = (
-        _ADDRESS
-        + f"""
-  %beyond = icmp ugt i64 %address, %last
-  %low = and i64 %address, {width - 1}
-  %askew = icmp ne i64 %low, 0
-  %outside = or i1 %beyond, %askew"""
-    )
-    wrong = "%outside"
-    if reads:
-        written = int.from_bytes(b"\x01" * width, "little")
-        body += (
-            _ROW
-            + f"""
-  %inside = select i1 %beyond, i64 0, i64 %address
-  %row = getelementptr i8, ptr %marks, i64 %skip
-  %mark.at = getelementptr i8, ptr %row, i64 %inside
-  %mark = load i{8 * width}, ptr %mark.at, align 1
-  %unwritten = icmp ne i{8 * width} %mark, {written}
-  %wrong = or i1 %outside, %unwritten"""
-        )
-        wrong = "%wrong"
-    body += f"""
-  %now = zext i1 {wrong} to i64
-  %before = load i64, ptr %bad, align 8
-  %after = or i64 %before, %now
-  store i64 %after, ptr %bad, align 8"""
-    name = f"check_{'load' if reads else 'store'}{width}"
-    return _by_lane(name, "*marks row_bytes last *bad", "", body)
-
-
-def _access(bits: int, count: int, *, loads: bool) -> Function:
-    """Return what moves `count` registers of each lane from or to its address."""
-    heads = "".join(
-        f"\n  %register{k}.at = getelementptr i64, ptr %registers, i64 {k}"
-        f"\n  %register{k}.address = load i64, ptr %register{k}.at, align 8"
-        f"\n  %register{k} = inttoptr i64 %register{k}.address to ptr"
-        for k in range(count)
-    )
-    body = (
-        _ADDRESS
-        + _ROW
-        + """
-  %row = getelementptr i8, ptr %memory, i64 %skip
-  %place = getelementptr i8, ptr %row, i64 %address"""
-    )
-    for k in range(count):
-        here = f"\n  %here{k} = getelementptr i{bits}, ptr %register{k}, i64 %lane"
-        there = f"\n  %there{k} = getelementptr i{bits}, ptr %place, i64 {k}"
-        source, target = ("there", "here") if loads else ("here", "there")
-        body += (
-            here
-            + there
-            + f"""
-  %value{k} = load i{bits}, ptr %{source}{k}, align {bits // 8}
-  store i{bits} %value{k}, ptr %{target}{k}, align {bits // 8}"""
-        )
-    if not loads:
-        width = bits * count // 8
-        written = int.from_bytes(b"\x01" * width, "little")
-        body += f"""
-  %marks.row = getelementptr i8, ptr %marks, i64 %skip
-  %mark.at = getelementptr i8, ptr %marks.row, i64 %address
-  store i{8 * width} {written}, ptr %mark.at, align 1"""
-    name = f"{'load' if loads else 'store'}{bits}x{count}"
-    return _by_lane(name, "*memory *marks row_bytes *registers", heads, body)
-
-
-_SHAPES = ((32, 1), (32, 2), (32, 4), (64, 1), (64, 2))
-_ACCESSES = {
-    f"{'load' if loads else 'store'}{bits}x{count}": _access(bits, count, loads=loads)
-    for bits, count in _SHAPES
-    for loads in (True, False)
-}
-_CHECKS = {
-    f"check_{'load' if reads else 'store'}{width}": _check(width, reads=reads)
-    for width in (4, 8, 16)
-    for reads in (True, False)
-}
-
-
 FUNCTIONS: dict[str, Function] = {
     "widen": _WIDEN,
     "widen_chunks": _WIDEN_CHUNKS,
@@ -383,6 +277,4 @@ FUNCTIONS: dict[str, Function] = {
     "fragment": _fragment("fragment", 1),
     "fragment8": _fragment("fragment8", 8),
     "transpose": _transpose(),
-    **_ACCESSES,
-    **_CHECKS,
 }

@@ -8,17 +8,19 @@ compiling it may take.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
 from astdsl.emulator.native.host import ENTRIES, Host, host
+from astdsl.emulator.native.shared import SharedMove
 
 if TYPE_CHECKING:
     from astdsl.emulator.lanes import Lanes
     from astdsl.emulator.machine import Machine
+    from astdsl.emulator.native.shared import Access
     from astdsl.emulator.native.writer import Form
     from astdsl.emulator.operands import Operands
     from astdsl.emulator.registers import Place, RegisterFile
@@ -119,11 +121,11 @@ def _touched(ops: Operands) -> set[Place]:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Instructions `start` to `stop`, excluded, and the run that they are, if they are one."""
+    """Instructions `start` to `stop`, excluded, and what executes them together, if anything."""
 
     start: int
     stop: int
-    run: Run | None
+    run: Run | SharedMove | None
 
 
 class NativeCode:
@@ -154,21 +156,34 @@ class NativeCode:
         return found
 
     def _cut(self, on: Host, start: int, stop: int) -> list[Piece]:
-        forms = [on.form(ops, WIDTH) for ops in self.instructions[start:stop]]
         pieces, at = [], start
         while at < stop:
-            end = at
-            while end < stop and forms[end - start] is not None:
-                end += 1
+            end = self._end(at, stop, lambda pc: on.form(self.instructions[pc], WIDTH) is not None)
             if end - at >= LEAST_INSTRUCTIONS:
                 pieces.append(Piece(at, end, self._run(on, at, end)))
             elif end > at:
                 pieces.append(Piece(at, end, None))
-            while end < stop and forms[end - start] is None:
-                pieces.append(Piece(end, end + 1, None))
-                end += 1
+            else:
+                accesses = self._accesses(at, stop)
+                end = at + max(len(accesses), 1)
+                pieces.append(Piece(at, end, SharedMove(accesses) if len(accesses) > 1 else None))
             at = end
         return pieces
+
+    def _end(self, at: int, stop: int, has_form: Callable[[int], bool]) -> int:
+        while at < stop and has_form(at):
+            at += 1
+        return at
+
+    def _accesses(self, start: int, stop: int) -> list[Access]:
+        """Return the accesses of shared memory from `start` on that can be done together."""
+        found: list[Access] = []
+        for ops in self.instructions[start:stop]:
+            access = ops.access if ops.instruction.predicate is None else None
+            if access is None or not access.may_follow(found):
+                break
+            found.append(access)
+        return found
 
     def _run(self, on: Host, start: int, stop: int) -> Run:
         found = self._runs.get((start, stop))

@@ -1,20 +1,22 @@
-"""Ordinary loads and stores of shared memory in machine code of the host.
+"""Ordinary loads and stores of shared memory in machine code of the host, neighbours together.
 
-Invariant: an access is done only where nothing watches it and nothing can go wrong: in a launch
+Invariant: accesses are done only where nothing watches them and nothing can go wrong: in a launch
 without checks and clusters, by whole threads of all blocks, all of whose addresses are aligned and
-in bounds, and written before they are read; else nothing is done, and the step does it or reports.
+in bounds, and written before they are read. Else the steps do them all, once more if need be: what
+is loaded or stored twice is the same, since no load changes a register that gave an address before.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
-from astdsl.emulator.native.host import started
-from astdsl.emulator.native.loops import FUNCTIONS
+from astdsl.emulator.native.accesses import ENTRIES, MOST_REGISTERS, AccessForm
+from astdsl.emulator.native.host import Host, started
 
 if TYPE_CHECKING:
     from astdsl.emulator.lanes import Lanes
@@ -22,59 +24,114 @@ if TYPE_CHECKING:
     from astdsl.emulator.registers import Place
     from astdsl.emulator.scalars import Array
 
-__all__ = ["SharedMove", "shared_move"]
-
+__all__ = ["Access", "SharedMove", "plain_access"]
 
 # Neighbouring blocks whose lanes of a register fill a line of the cache.
 _GROUP_BLOCKS = 16
+_WIDTH = 8
+_MOST_OFFSET = 1 << 62
+# Bits and numbers of registers that have a form.
+_SHAPES = {(32, 1), (32, 2), (32, 4), (64, 1), (64, 2)}
 
 
 @dataclass(frozen=True, slots=True)
-class SharedMove:
-    """An access of neighbouring elements, each a whole register."""
+class Access:
+    """An access of neighbouring elements, each a whole register, at base + offset."""
 
+    loads: bool
     places: tuple[Place, ...]
+    base: Place | None
+    offset: int
 
-    def load(self, m: Machine, lanes: Lanes, addresses: Array) -> bool:
-        """Load the registers; return whether that could be done."""
-        return self._move(m, lanes, addresses, "load")
-
-    def store(self, m: Machine, lanes: Lanes, addresses: Array) -> bool:
-        """Store the registers; return whether that could be done."""
-        return self._move(m, lanes, addresses, "store")
-
-    def _move(self, m: Machine, lanes: Lanes, addresses: Array, word: str) -> bool:
-        on, memory, blocks = started(), m.memory.shared, m.n_blocks
-        if on is None or m.guard is not None or m.undefined or m.launch.cluster_size > 1:
-            return False
-        if not lanes.contiguous or addresses.shape != (lanes.n,) or lanes.n % blocks:
-            return False
-        first, (bits, _) = int(lanes.index[0]), self.places[0]
-        last = memory.size_bytes - bits // 8 * len(self.places)
-        if first % blocks or last < 0:
-            return False
-        bad = np.zeros(1, np.int64)
-        group = math.gcd(blocks, _GROUP_BLOCKS)
-        lane_counts = blocks // group, lanes.n // blocks, group, blocks
-        marks = memory.defined.ctypes.data
-        on.function(f"check_{word}{bits // 8 * len(self.places)}")(
-            addresses.ctypes.data, *lane_counts, marks, memory.row_bytes, last, bad.ctypes.data
+    @property
+    def form(self) -> AccessForm:
+        """Return what its code depends on."""
+        return AccessForm(
+            self.loads, self.places[0][0], len(self.places), self.base[0] if self.base else 0
         )
+
+    @property
+    def touched(self) -> tuple[Place, ...]:
+        """Return its registers."""
+        return (*self.places, self.base) if self.base else self.places
+
+    def may_follow(self, others: Sequence[Access]) -> bool:
+        """Say whether the access and those before it can be done twice."""
+        if others and others[0].loads != self.loads:
+            return False
+        bases = {each.base for each in (*others, self)}
+        return not self.loads or bases.isdisjoint(self.places)
+
+
+def plain_access(
+    places: Sequence[Place | None], bits: int, base: tuple[Place | None, int], *, loads: bool
+) -> Access | None:
+    """Return the access between elements of so many bits and registers, None if it has no form.
+
+    `base` is a register, or none, and what is added to it.
+    """
+    known = tuple(place for place in places if place is not None and place[0] == bits)
+    if len(known) != len(places) or (bits, len(known)) not in _SHAPES:
+        return None
+    access = Access(loads, known, *base)
+    return access if access.may_follow(()) and abs(access.offset) < _MOST_OFFSET else None
+
+
+class SharedMove:
+    """Neighbouring accesses, all loads or all stores."""
+
+    def __init__(self, accesses: Sequence[Access]) -> None:
+        self._accesses = tuple(accesses)
+        self._stores = not accesses[0].loads
+        self._touched = frozenset(place for each in accesses for place in each.touched)
+
+    def execute(self, m: Machine, lanes: Lanes) -> bool:
+        """Execute the accesses on lanes; return whether that could be done."""
+        on = started()
+        if on is None or not self._may(m, lanes):
+            return False
+        first, blocks = cast(slice, lanes.sel).start, m.n_blocks
+        if first % blocks or lanes.n % blocks:
+            return False
+        group = math.gcd(blocks, _GROUP_BLOCKS)
+        table = self._placed(on, m, 1 if group % _WIDTH else _WIDTH)
+        memory, bad = m.memory.shared, np.zeros(1, np.int64)
+        on.function("go_through")(
+            table.ctypes.data, len(table), blocks // group, memory.data.ctypes.data,
+            memory.defined.ctypes.data, memory.row_bytes, memory.size_bytes, first,
+            lanes.n // blocks, group, blocks, bad.ctypes.data,
+        )  # fmt: skip
         if bad[0]:
             return False
-        bank = m.registers.banks[bits]
-        registers = np.array([row for _, row in self.places], np.int64) * bank.strides[0]
-        registers += bank.ctypes.data + first * bank.itemsize
-        on.function(f"{word}{bits}x{len(self.places)}")(
-            addresses.ctypes.data, *lane_counts, memory.data.ctypes.data, marks, memory.row_bytes,
-            registers.ctypes.data,
-        )  # fmt: skip
+        m.memory.version += self._stores
         return True
 
+    def _may(self, m: Machine, lanes: Lanes) -> bool:
+        """Say whether nothing watches the accesses."""
+        if not lanes.contiguous or m.guard is not None or m.launch.cluster_size > 1:
+            return False
+        undefined, uses = m.undefined, m.in_flight.uses
+        if undefined and not undefined.keys().isdisjoint(self._touched):
+            return False
+        return not uses or uses.keys().isdisjoint(self._touched)
 
-def shared_move(places: list[Place | None], bits: int) -> SharedMove | None:
-    """Return the move between elements of so many bits and registers, None if there is none."""
-    known = tuple(place for place in places if place is not None and place[0] == bits)
-    if len(known) != len(places) or f"load{bits}x{len(known)}" not in FUNCTIONS:
-        return None
-    return SharedMove(known)
+    def _placed(self, on: Host, m: Machine, width: int) -> Array:
+        """Return the list of accesses for one register file: [accesses, entries]."""
+        found = m.registers.placed.get((self, width))
+        if found is None:
+            rows = [self._entries(on, m, each, width) for each in self._accesses]
+            found = m.registers.placed[self, width] = np.array(rows, np.int64)
+        return found
+
+    def _entries(self, on: Host, m: Machine, access: Access, width: int) -> list[int]:
+        def at(place: Place) -> int:
+            bank = m.registers.banks[place[0]]
+            return int(bank.ctypes.data) + place[1] * bank.strides[0]
+
+        base = at(access.base) if access.base else 0
+        function, places = on.access(access.form, width), [at(each) for each in access.places]
+        unused = [0] * (MOST_REGISTERS - len(places))
+        row = [function, base, access.offset, *places, *unused]
+        if len(row) != ENTRIES:
+            raise AssertionError("a descriptor of another length")
+        return row

@@ -93,9 +93,11 @@ def test_pairs_of_float16_go_to_their_places_in_each_tile() -> None:
 def test_units_move_between_addresses_and_rows_of_memory(n_units: int) -> None:
     memory, values = bits("u1", 6, 512), bits("u1", 40, 16).view(np.complex128)[:, 0]
     rows, units = np.array([4, 1, 2]), RNG.permutation(32)[:n_units]
-    places = RNG.permutation(40)[: 3 * n_units].reshape(3, n_units)
+    corners, relative = np.array([26, 0, 13]), RNG.permutation(13)[:n_units]
+    places = corners[:, None] + relative
     before = memory.copy()
-    assert copies.fill(memory, rows, units, values.ctypes.data + 16 * places)
+    at = values.ctypes.data + 16 * corners, 16 * relative
+    assert copies.fill(memory, rows, units, at)
     view = before.view(np.complex128)
     view[rows[:, None], units] = values[places]
     assert (memory == before).all()
@@ -103,5 +105,5 @@ def test_units_move_between_addresses_and_rows_of_memory(n_units: int) -> None:
     assert found is not None
     assert found.tobytes() == values[places].tobytes()
     target = np.zeros(40, np.complex128)
-    assert copies.scatter(found, target.ctypes.data + 16 * places)
+    assert copies.scatter(found, (target.ctypes.data + 16 * corners, 16 * relative))
     assert target[places].tobytes() == found.tobytes()

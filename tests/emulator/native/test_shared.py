@@ -9,6 +9,9 @@ import numpy as np
 import pytest
 
 from astdsl.emulator import DeviceFault, run
+from astdsl.emulator.isa import memory
+from astdsl.emulator.lanes import Lanes
+from astdsl.emulator.machine import Machine
 from astdsl.emulator.native import shared
 from astdsl.emulator.native.host import host
 
@@ -62,11 +65,11 @@ def test_accesses_move_the_same_bytes(shape: str) -> None:
     moved = []
 
     class Noted(shared.SharedMove):
-        def _move(self, *arguments: Any) -> bool:
-            moved.append(super()._move(*arguments))
+        def execute(self, m: Machine, lanes: Lanes) -> bool:
+            moved.append(super().execute(m, lanes))
             return moved[-1]
 
-    with patch.object(shared, "SharedMove", Noted):
+    with patch.object(memory, "SharedMove", Noted):
         assert (result(shape, 0, "noted") == wanted).all()
     assert moved == [True, True]
     assert wanted.any()
