@@ -272,6 +272,12 @@ class Channel:
         clocks = self._clocks
         self._held[rows, columns, clocks.actors(*who)] = clocks.now
 
+    def known(self, rows: Array, column: int) -> Array:
+        """Return what was given to one object of some blocks, [rows, actors]."""
+        self._reach(np.array([column]))
+        found: Array = self._held[rows, column]
+        return found
+
     def give_async(self, rows: Array, columns: Array) -> None:
         """Add that the async proxy has come to now: an operation has completed there."""
         self._reach(columns)

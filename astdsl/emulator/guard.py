@@ -19,6 +19,7 @@ from astdsl.emulator.clocks import Clocks
 from astdsl.emulator.farewells import Farewells
 from astdsl.emulator.ledger import Ledger, Strength, word_keys
 from astdsl.emulator.mbarriers import BARRIER_BYTES, mbarriers_of
+from astdsl.emulator.overtaken import Overtaken
 from astdsl.emulator.races import SharedRaces
 from astdsl.emulator.unacquired import Unacquired
 
@@ -95,6 +96,7 @@ class SharedGuard:
         self._phases = BarrierPhases(m, self.clocks)
         self._ends = BarrierEnds.of(m, self.clocks)
         self._unacquired = Unacquired.of(m, shape)
+        self._overtaken = Overtaken(m, self.clocks) if m.launch.overtaking else None
         # What is accessed now is strong: no race with what is strong too.
         self.strong = False
 
@@ -199,6 +201,9 @@ class SharedGuard:
             past = own if ledger.clocks is self.clocks else None
             who = ledger.clocks.warps(lanes)
             ledger.mbarriers.give(who, rows, columns, relaxed=relaxed, own=past)
+        if self._overtaken is not None:
+            self._overtaken.arrive(lanes, rows, columns)
+            self._overtaken.check(rows, columns, offsets)
 
     def pass_mbarrier(
         self, lanes: Lanes, rows: Array, offsets: Array, *, relaxed: int | None = None
@@ -212,7 +217,30 @@ class SharedGuard:
             self._unacquired.acquire(rows, columns)
         for ledger in self._ledgers:
             ledger.mbarriers.take(ledger.clocks.warps(lanes), rows, columns, relaxed=relaxed)
-        self.races.meet_whole(self.clocks.warps(lanes))
+        who = self.clocks.warps(lanes)
+        if self._overtaken is None:
+            self.races.meet_whole(who)
+            return
+        self.clocks.tick()
+        self.races.meet_whole(who)
+        self._overtaken.wait(lanes, rows, columns, self.races.met(who))
+
+    def begin_mbarrier(self, lanes: Lanes, rows: Array, offsets: Array) -> None:
+        """Note that lanes make mbarriers."""
+        self.races.made(lanes, rows, offsets, BARRIER_BYTES)
+        if self._overtaken is not None:
+            self._overtaken.begin(rows, self._barriers.columns(offsets))
+
+    def join(self, lanes: Lanes) -> None:
+        """Note that lanes issue an operation together."""
+        if self._overtaken is not None:
+            self._overtaken.join(lanes)
+
+    def announce(self, lanes: Lanes, rows: Array, offsets: Array) -> None:
+        """Note that lanes let an operation arrive at mbarriers later."""
+        self.require_shown(lanes, rows, offsets)
+        if self._overtaken is not None:
+            self._overtaken.announce(lanes, rows, self._barriers.columns(offsets))
 
     def end_mbarrier(self, lanes: Lanes, rows: Array, offsets: Array) -> None:
         """Check that lanes may end mbarriers: nobody comes to them any more."""
@@ -224,6 +252,8 @@ class SharedGuard:
         columns = self._barriers.columns(offsets)
         for ledger in self._ledgers:
             ledger.mbarriers.give_async(rows, columns)
+        if self._overtaken is not None:
+            self._overtaken.check(rows, columns, offsets)
         if self._unacquired is not None:
             self._unacquired.tell(rows, columns)
 

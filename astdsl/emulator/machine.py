@@ -92,6 +92,7 @@ class Launch:
     fences: Fences = field(default_factory=Fences)
     waiting: WaitingClusters | None = None
     fp8_accumulate: Sums = "exact"
+    overtaking: bool = False
 
     @property
     def n_threads(self) -> int:

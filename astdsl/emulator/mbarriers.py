@@ -196,6 +196,11 @@ class Mbarriers:
             int(self._arrived_bytes[block, column]),
         )
 
+    def phases(self, blocks: Index, columns: Index) -> Index:
+        """Return the phases that barriers are in, by their columns."""
+        found: Index = self._phase[blocks, columns]
+        return found
+
     def live_offsets(self, block: int) -> list[int]:
         """Return the offsets at which a block has live barriers, ascending."""
         return sorted(o for o, column in self._column.items() if self._live[block, column])

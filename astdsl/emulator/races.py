@@ -184,6 +184,11 @@ class SharedRaces:
         np.add.at(counts, who, 1)
         self._met[counts >= WARP] = self._clocks.now
 
+    def met(self, who: Who) -> Array:
+        """Return when the lanes of warps came together last."""
+        found: Array = self._met[who]
+        return found
+
     def _is_after(self, time: int, floor: int, lanes: Lanes) -> bool:
         """Say whether something may not be ordered before what lanes do now."""
         if time > floor:

@@ -77,7 +77,7 @@ def prepare_init(ops: Operands) -> Execute:
         counts = _numbers(count, m, lanes)
         use(m, lanes, lambda b: b.init(rows, offsets, counts))
         if m.guard is not None:
-            m.guard.races.made(lanes, rows, offsets, BARRIER_BYTES)
+            m.guard.begin_mbarrier(lanes, rows, offsets)
 
     return execute
 

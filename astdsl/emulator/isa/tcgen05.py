@@ -210,7 +210,7 @@ def prepare_commit(ops: Operands) -> Execute:
             spread = spread_by_mask(m, lanes, mask)
             lanes, rows, offsets = spread.lanes, spread.rows, spread.of(offsets)
         if m.guard is not None:
-            m.guard.require_shown(lanes, rows, offsets)
+            m.guard.announce(lanes, rows, offsets)
         ones, pc, who = np.ones(lanes.n, np.int64), m.pc, lanes
         m.state(OpenProduct).product = None
 

@@ -183,6 +183,8 @@ class _Instruction:
         state, first = m.state(_State), group.lanes.index[: len(group.rows)]
         keeps = one_a_lane(self.keeps(m, group.lanes), group.lanes.n)[: len(group.rows)]
         self._check(m, state, group, keeps)
+        if m.guard is not None:
+            m.guard.join(group.lanes)
         try:
             step = self._step(m, group)
         except FormatError as error:
