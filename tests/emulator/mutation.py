@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from tests.emulator.equivalence import equivalence, one_warp_on_both_sides
+from tests.emulator.equivalence import equivalence, one_lane_on_both_sides
 from tests.emulator.mutants import Mutant, mutants
 from tests.emulator.programs import SUBJECTS
 from tests.emulator.recording import WRONG, Program, record
@@ -32,16 +32,15 @@ UNJUDGED = "not judged yet"
 TOO_WEAK = "found, and equivalent for a reason that is too weak"
 FAILURES = (SURVIVED, TOO_WEAK)
 NOT_EXECUTED = "no thread of this launch executes it"
-FREE_NUMBER = "no thread comes to the other number, so that the same threads meet there"
+SAME_PHASES = "at the other number the same threads meet, and no phase there can mix with another"
 ORDERED = "what it orders, other synchronisation orders too in this launch"
-ONE_WARP = "between the barriers around it one warp alone uses what is used on both sides"
+ONE_LANE = "one lane of each warp alone uses memory near it"
 # What `ordering` can leave out, and how that is changed then.
 ORDERS = re.compile(
     r"^(?:@!?%?\w+ )?(?:bar(?:rier)?\.sync|mbarrier\.(?:arrive|try_wait)\b|\S*wait_group"
     r"|tcgen05\.fence)"
 )
 LEFT_OUT = ("deleted", "relaxed", "one group more in flight")
-NAMED = re.compile(r"\bbar\.sync (\d+), \d+;")
 
 
 def recorded(name: str) -> Program:
@@ -79,17 +78,14 @@ def _what_runs_tells(program: Program, mutant: Mutant) -> str:
     text = program.ptx.splitlines()
     if not program.executes({mutant.line}):
         return NOT_EXECUTED
-    if mutant.change == "deleted" and one_warp_on_both_sides(text, mutant, program.warps):
-        return ONE_WARP
+    if mutant.change == "deleted" and one_lane_on_both_sides(text, mutant, program.threads):
+        return ONE_LANE
     if mutant.change in LEFT_OUT and ORDERS.search(mutant.before):
         gone = mutant.change == "deleted" and "arrive" in mutant.before
         return "" if program.disorder(mutant.line, gone=gone) else ORDERED
-    named = NAMED.search(mutant.before)
-    if mutant.change != "other barrier" or not named:
-        return ""
-    other = re.compile(rf"\bbar(?:rier)?\.(?:sync|arrive|red\S*)\s.*\b{int(named[1]) + 1}\b")
-    lines = {i for i, line in enumerate(text) if other.search(line)}
-    return "" if program.executes(lines) else FREE_NUMBER
+    if mutant.change == "other barrier":
+        return "" if program.disorder(-1, ptx=mutant.apply(program.ptx)) else SAME_PHASES
+    return ""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

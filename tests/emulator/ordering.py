@@ -10,6 +10,7 @@ global memory of the async proxy) is found too, so that it proves nothing.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -134,7 +135,11 @@ class Order:
         self.others: dict[int, Places] = {}
         self.owners: dict[int, Array] = {}
         self.channels: dict[tuple[Any, ...], Past] = {}
+        # Of each barrier of a block: the lines that arrive in this phase, and what the last told.
         self.lines: dict[tuple[int, int], set[int]] = {}
+        self.last: defaultdict[tuple[int, int], Past] = defaultdict(
+            lambda: Past(np.zeros(n, np.int64))
+        )
         self.phases: dict[tuple[int, int], int] = {}
         self.waits: dict[Phase, list[tuple[int, int]]] = {}
         self.issued: dict[Operation | None, list[Part]] = {}
@@ -157,8 +162,8 @@ class Order:
             after = self.channels.get(("arrived", row, column, phase + 1))
             last = self.mine.get((row, column), ALWAYS) if self.gone else ALWAYS
             follows = phase + 1 < min(last, int(self.barriers._phase[row, column]))
-            times = [] if after is None or not follows else after.times
-            if len(times) and any(times[warp] < time for warp, time in waits):
+            known = after.times if after is not None and follows else None
+            if known is not None and any(known[warp] < time for warp, time in waits):
                 self.report("a wait for a phase that the next may follow before it is seen")
             if phase >= last:
                 self.report("a wait for a phase that the line arrives in")
@@ -284,13 +289,13 @@ class Order:
         alone = lanes.n == len(rows) and bool((blocks == rows).all())
         parts = self.issued.setdefault(operation, [])
         for at, row in enumerate(rows.tolist()):
+            if at == len(parts):
+                parts.append(Part(row, self.n_parts))
+                self.n_parts += 1
             issuers = warps[at : at + 1] if alone else np.unique(warps[blocks == row])
             if not len(issuers):
                 self.report("an operation on another block")
                 continue
-            if at == len(parts):
-                parts.append(Part(row, self.n_parts))
-                self.n_parts += 1
             self._start(places, parts[at], issuers.tolist(), operation.order, words[at], writes)
 
     def _start(
@@ -298,7 +303,8 @@ class Order:
     ) -> None:
         past, known = self.tell(issuers[0]), self.view(places, issuers[0]).copy()
         for warp in issuers[1:]:
-            past.meet(self.tell(warp))
+            # A product of a warpgroup begins when all have issued it, and is done for all.
+            past.join(self.tell(warp))
             known.meet(self.tell(warp))
         mine = 1 << part.number
         if order is not None:
@@ -365,6 +371,8 @@ class Order:
             lines.add(line)
             if self.line in lines and len(lines) > 1:
                 self.report("the line meets another at a barrier")
+            if not self.past[warp].covers(self.last[row, number]):
+                self.report("an arrival that may count in the phase before")
             if not self.ignored:
                 self.give(("bar", row, number), self.tell(warp))
         ends = np.broadcast_to(completed, lanes.n)
@@ -372,6 +380,8 @@ class Order:
             zip(self.m.block_of[lanes.sel][ends].tolist(), numbers[ends].tolist(), strict=True)
         ):
             self.lines.pop((row, number), None)
+            if ("bar", row, number) in self.channels:
+                self.last[row, number] = self.channels["bar", row, number].copy()
 
     def passed(self, lanes: Lanes, numbers: Array) -> None:
         numbers = np.broadcast_to(numbers, lanes.n)
@@ -411,12 +421,16 @@ class Order:
         if self.ignored:
             self.mine.setdefault((row, column), phase)
 
-    def arrive_mbarrier(self, lanes: Lanes, rows: Array, offsets: Array, *, relaxed: Any) -> None:
+    def arrive_mbarrier(
+        self, lanes: Lanes, rows: Array, offsets: Array, *, relaxed: int | None = None
+    ) -> None:
         for warp, row, column in self._keys(lanes, rows, offsets):
             silent = self.ignored or relaxed is not None
             self.signal(row, column, self.tell(warp), silent=silent)
 
-    def pass_mbarrier(self, lanes: Lanes, rows: Array, offsets: Array, *, relaxed: Any) -> None:
+    def pass_mbarrier(
+        self, lanes: Lanes, rows: Array, offsets: Array, *, relaxed: int | None = None
+    ) -> None:
         for warp, row, column in self._keys(lanes, rows, offsets):
             phase = int(self.barriers._phase[row, column]) - 1
             self.waits.setdefault((row, column, phase), []).append((warp, self.now))

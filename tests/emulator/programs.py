@@ -46,8 +46,9 @@ def _scheduled() -> dict[str, Subject]:
         found[f"attention {target}"] = ours(
             attention, target, (q, k, v), (out, sums), tolerance=1e-2
         )
-    a, x = whole(32, 1024, dtype=np.float32), whole(1024, dtype=np.float32)
-    found["sums in parts"] = ours(matvec, HOPPER, (a, x), a @ x, parts=2, bk=64)
+    # So many that the rings of both kernels, the sums' and that of the parts' sum, are refilled.
+    a, x = whole(16, 2048, dtype=np.float32), whole(2048, dtype=np.float32)
+    found["sums in parts"] = ours(matvec, HOPPER, (a, x), a @ x, parts=5, bk=64)
     a, b = whole(64, 192), whole(192, 64)
     found["split by atomics"] = ours(indexed.split_k, HOPPER, (a, b), product(a, b))
     x = whole(512, dtype=np.int32) + 3

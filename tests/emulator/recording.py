@@ -58,12 +58,18 @@ class Program:
         """Whether the program leaves out no fence that some compilers leave out."""
         return not self._run(self.ptx, {"strict": True})
 
+    @cached_property
+    def follows(self) -> bool:
+        """Whether no warp of the program waits for a phase that the next may overtake."""
+        return not self._run(self.ptx, {"overtaking": True})
+
     def trial(self, ptx: str, schedule: dict[str, Any]) -> str:
         """Run a changed text under a schedule; return what is wrong with it, "" for nothing.
 
         Fences that the program has must not be missing, not even the only one of a kind.
         """
-        return self._run(ptx, {**schedule, "strict": True} if self.strict else schedule)
+        strict = {"strict": True} if self.strict else {}
+        return self._run(ptx, {**schedule, **strict, "overtaking": self.follows})
 
     def executes(self, lines: set[int]) -> bool:
         """Say whether any thread comes to one of the lines, guards included."""
@@ -74,8 +80,8 @@ class Program:
         return self._run("\n".join(text) + "\n", {}) == "E212"
 
     @cached_property
-    def warps(self) -> dict[int, set[int]]:
-        """The warps that execute each line of the text, guards included."""
+    def threads(self) -> dict[int, set[int]]:
+        """The threads of a block that execute each line of the text, guards included."""
         found: dict[int, set[int]] = {}
         kernels = {call[0][1] for call in self.calls}
         programs = [emulator._PROGRAMS.get(self.ptx, name) for name in kernels]
@@ -90,13 +96,13 @@ class Program:
             self._run(self.ptx, {})
         return found
 
-    def disorder(self, line: int, *, gone: bool) -> list[str]:
-        """Return what is not ordered in a run without what one line orders.
+    def disorder(self, line: int, *, gone: bool = False, ptx: str | None = None) -> list[str]:
+        """Return what is not ordered in a run without what one line orders, -1 for none.
 
-        With `gone` nobody arrives there at an mbarrier, either.
+        With `gone` nobody arrives there at an mbarrier, either. `ptx` is a changed text to run.
         """
         codes: list[str] = []
-        run = lambda: codes.append(self._run(self.ptx, {}))  # noqa: E731 - one use
+        run = lambda: codes.append(self._run(ptx or self.ptx, {}))  # noqa: E731 - one use
         found = disorder(run, line, gone=gone, fenced=self.strict)
         return found + [code for code in codes if code]
 
@@ -129,7 +135,7 @@ def _noting(program: Any, pc: int, body: Any, found: dict[int, set[int]]) -> Any
 
     def step(m: Any, lanes: Any) -> Any:
         some = program.active(m, pc, lanes)
-        found.setdefault(line, set()).update(np.unique(m.thread_of[some.sel] >> 5).tolist())
+        found.setdefault(line, set()).update(np.unique(m.thread_of[some.sel]).tolist())
         return body(m, lanes)
 
     return step
