@@ -32,6 +32,7 @@ _ASYNCHRONOUS = ("mbarrier.", "cp.async.bulk", "cp.reduce.async.bulk", "wgmma.",
 # Instructions that divert lanes and say themselves whether what they write is undefined.
 _MARKING = (
     "shfl.", "vote.", "match.", "redux.", "elect.", "mma.", "ldmatrix", "tcgen05.ld", "wgmma.",
+    "wmma.",
 )  # fmt: skip
 # By which warps of one block wait for each other.
 _BARRIERS = ("bar.", "barrier.", "mbarrier.try_wait", "mbarrier.test_wait")

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from astdsl.emulator import run
-from astdsl.emulator.faults import Unsupported
+from astdsl.emulator.faults import DeviceFault, Unsupported
 from tests.emulator.running import module
 
 DTYPES: dict[str, Any] = {
@@ -91,6 +91,23 @@ def product(form: str, fragments: list[Any]) -> Any:
     text = module("\n".join(lines), ["u64"] * 4, ".reg .b64 %at, %base; .reg .b32 %i;")
     run(text, "k", (1,), (32,), [*fragments, out])
     return out
+
+
+UNDEFINED = """
+  .shared .align 16 .b8 smem[128]; .reg .f32 %f<4>;
+  mov.u32 %i, smem; ld.param.u64 %base, [p0]; ld.shared.b32 %r1, [%i]; mov.b32 %r2, 0;
+  mov.f32 %f0, 0f00000000; mov.f32 %f1, %f0; mov.f32 %f2, %f0; mov.f32 %f3, %f0;
+  mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%f0, %f1, %f2, %f3}, {%r1, %r2}, {%r2},
+    {%f0, %f1, %f2, %f3};
+"""
+
+
+def test_a_product_of_what_nothing_has_written_is_undefined() -> None:
+    declared, out = ".reg .b64 %base; .reg .b32 %i, %r<4>;", np.zeros(4, np.float32)
+    run(module(UNDEFINED, ["u64"], declared), "k", (1,), (32,), [out])
+    text = module(UNDEFINED + "st.global.f32 [%base], %f1;", ["u64"], declared)
+    with pytest.raises(DeviceFault, match="undefined"):
+        run(text, "k", (1,), (32,), [out])
 
 
 def test_integer_products_saturate_when_asked() -> None:

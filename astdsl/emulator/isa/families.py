@@ -34,6 +34,7 @@ from astdsl.emulator.isa import (
     tma,
     warp,
     wgmma,
+    wmma,
 )
 
 FAMILIES = (
@@ -63,6 +64,7 @@ FAMILIES = (
     tma,
     warp,
     wgmma,
+    wmma,
 )
 
 

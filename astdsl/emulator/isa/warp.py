@@ -175,9 +175,9 @@ def _track(m: Machine, lanes: Lanes, warps: Warps, reads: Any, writes: Any) -> N
     for place in reads:
         found = m.undefined.get(place)
         if found is not None:
-            np.logical_or.at(mask, warps.at // WARP, found[lanes.sel])
+            mask |= warps.spread(found[lanes.sel], np.bool_).any(axis=1)
     for place in writes:
-        mark(m, place, lanes, mask[warps.at // WARP])
+        mark(m, place, lanes, warps.gather(mask[:, None]))
 
 
 @controls("shfl.sync")
