@@ -63,8 +63,12 @@ class KernelRange:
     def __iter__(self) -> Iterator[int]:
         return iter(self.as_python())
 
-    def __reversed__(self) -> Iterator[int]:
-        return reversed(self.as_python())
+    def __reversed__(self) -> range | KernelRange:
+        """Return the range of the same numbers from the last one back, a loop of the kernel too."""
+        parts = (self.start, self.stop, self.step)
+        low, high, step = (p.number if isinstance(p, Literal) else p for p in parts)
+        last: Any = low - (-(high - low) // step + 1) * step  # type: ignore[operator]
+        return kernel_range(last, low - step, -step)  # type: ignore[operator]
 
     def __len__(self) -> int:
         return len(self.as_python())

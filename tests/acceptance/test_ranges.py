@@ -29,6 +29,14 @@ def steps_of_an_axis(low: i32, high: i32, step: i32, o: Out[i64, "2"]):
 
 
 @kernel
+def steps_backwards(low: i32, high: i32, step: i32, o: Out[i64, "2"]):
+    count, digits = 0, 0
+    for i in reversed(range(low, high, step)):
+        count, digits = count + 1, digits * 10 + i
+    o[0], o[1] = count, digits
+
+
+@kernel
 def step_from_memory(x: In[i32, "N"], o: Out[i64, "1"]):
     count = 0
     for _ in range(0, 7, x[0]):
@@ -56,6 +64,15 @@ def test_a_range_of_scalars_has_pythons_steps(stepping: Any, bounds: tuple[int, 
     found = agree(stepping, lambda: bounds)
     steps = [-99, *range(*bounds)]
     assert found.tolist() == [len(steps) - 1, steps[-1]]
+
+
+@pytest.mark.parametrize("bounds", BOUNDS, ids=str)
+def test_a_reversed_range_is_a_loop_too(bounds: tuple[int, int, int]) -> None:
+    digits = 0
+    for i in reversed(range(*bounds)):
+        digits = digits * 10 + i
+    assert agree(steps_backwards, lambda: bounds).tolist() == [len(range(*bounds)), digits]
+    assert "For" in steps_backwards.lower(*bounds).ir
 
 
 @KERNELS
