@@ -288,11 +288,20 @@ class SharedRaces:
 
     def culprit(self, lanes: Lanes, row: int, chunk: int, *, writes: bool) -> str:
         """Return which access of a chunk an operation of lanes is not ordered after: the last."""
-        clocks, at = self._clocks, (row, chunk)
-        rows, warps = clocks.warps(lanes)
+        rows, warps = self._clocks.warps(lanes)
         own = rows == row
-        chosen = own if own.any() else slice(None)
-        known = clocks.known[rows[chosen], warps[chosen]].min(axis=0)
+        # A lane of another block may issue what reaches this one.
+        for some in (own, np.ones_like(own)):
+            known = self._clocks.known[rows[some], warps[some]]
+            found = self._unknown(known.min(axis=0), row, chunk, writes) if some.any() else []
+            if found:
+                break
+        time, what = max(found)
+        return f"{what} ({self._clocks.place_text(time)})"
+
+    def _unknown(self, known: Array, row: int, chunk: int, writes: bool) -> list[tuple[int, str]]:
+        """Return what is not known of a chunk's last accesses: when and what."""
+        clocks, at = self._clocks, (row, chunk)
         found: list[tuple[int, str]] = []
         ordinary = [(self.stored, "writes")] + [(self._loaded, "reads")] * writes
         for times, verb in ordinary:
@@ -303,8 +312,7 @@ class SharedRaces:
         for times, by, verb in [(self._copied, BY_MBARRIER, "wrote"), *fetched * writes]:
             if int(times[at]) > known[by]:
                 found.append((int(times[at]), f"the asynchronous operation that {verb} it"))
-        time, what = max(found)
-        return f"{what} ({clocks.place_text(time)})"
+        return found
 
     def done(self, index: Index, place: str, *, writes: bool, grouped: bool = False) -> None:
         """Note that an operation issued at `place` has read or written chunks now."""
