@@ -159,8 +159,7 @@ class Loop:
     ) -> LeafType | None:
         """Return the type of a leaf, None if each step leaves the one that it was given."""
         path, before, after = pair
-        is_kept = type(after) is Tile and after.value is given
-        if not c.is_result and (is_kept or is_same(before, after)):
+        if not c.is_result and (_is_kept(given, before, after) or is_same(before, after)):
             return None
         first = old if c.is_result and old is not None else LeafType.of(before)
         wanted = join(old or first, LeafType.of(after))
@@ -219,6 +218,15 @@ class Loop:
             (self.span, "assigned in this"),
             help=f"define `{name}` before {self.what} to carry it from step to step",
         )
+
+
+def _is_kept(given: Value | None, before: Leaf, after: Leaf) -> bool:
+    """Whether a step leaves what it was given, or what stood before where it was given nothing."""
+    if type(after) is not Tile:
+        return False
+    own, is_weak = (before.value, before.weak) if type(before) is Tile else (None, True)
+    # A weak number that a step gives a dtype is another number, though its value is the same.
+    return after.value is (own if given is None else given) and after.weak == is_weak
 
 
 def _converted(c: Carried, value: Any) -> list[Value]:

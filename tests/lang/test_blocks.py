@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from astdsl import cdiv, exp, f16, f32, full, i32, maximum, pipeline, tile, where, zeros
+from astdsl import arange, cdiv, exp, f16, f32, full, i32, maximum, pipeline, tile, where, zeros
 from astdsl.errors import BranchMismatch, HiddenMutation, OutsideLost
 from astdsl.ir import ops
 from astdsl.ir.core import walk
@@ -30,6 +30,26 @@ def test_a_number_takes_the_dtype_that_the_body_gives_it() -> None:
         o[0] = total
 
     assert carried(kernel, n=i32, x=array(None), o=array(None)) == [["f32"]]
+
+
+def test_a_step_that_leaves_a_tile_as_it_is_carries_nothing() -> None:
+    def kernel(n: Any, x: Any, o: Any) -> None:
+        t, count = x[0:4], i32(n)
+        for _ in range(n):
+            t, count = t.astype(f32), i32(count)
+        o[0:4] = t + count
+
+    assert carried(kernel, n=i32, x=array(8), o=array(8)) == [[]]
+
+
+def test_a_step_that_gives_a_weak_number_a_dtype_carries_it() -> None:
+    def kernel(n: Any, x: Any, o: Any) -> None:
+        places, count = arange(4), 0
+        for _ in range(n):
+            places, count = places.astype(i32), i32(count)
+        o[0:4] = x[0:4] + places + count
+
+    assert carried(kernel, n=i32, x=array(8), o=array(8)) == [["i32", "i32[4]"]]
 
 
 def test_numbers_that_meet_no_dtype_stay_weak() -> None:
