@@ -49,6 +49,10 @@ from astdsl.lang.symbolic import ANY_INDEX, Bounds, Dims, Form
 from astdsl.lang.tracing import NeedsConstant, fault
 
 ATTRIBUTES = ("shape", "dtype", "ndim", "size", "T")
+TAKES_A_CONDITION = (
+    "an `if` statement of the kernel takes it, in helpers and methods that are called by name too; "
+    "properties and operators of your own classes run as plain Python"
+)
 INT32: Bounds = (-(2**31), 2**31 - 1)
 METHODS: dict[str, Callable[..., Any]] = {}
 AnyFunction = TypeVar("AnyFunction", bound=Callable[..., Any])
@@ -352,7 +356,7 @@ class Tile:
         refuse_library_function("np.asarray", "asarray", self)
 
     def __bool__(self) -> bool:
-        return bool(constant_of(self, "a bool", "an `if` statement of the kernel takes it"))
+        return bool(constant_of(self, "a bool", TAKES_A_CONDITION))
 
     def __index__(self) -> int:
         way_out = "`ref[i]` takes kernel integers; `unroll(range(n))` gives constants"
