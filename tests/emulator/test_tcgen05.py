@@ -331,6 +331,30 @@ def test_copies_bring_rows_to_every_quarter(completion: Completion) -> None:
     assert np.array_equal(out, np.tile(rows, (4, 1)))
 
 
+# Shape -> rows, bytes of a row, and which row comes to each of the 128 lanes (PTX ISA 9.7.16.9.2).
+LANE = np.arange(128)
+COPIES = {
+    "128x256b": (128, 32, LANE),
+    "128x128b": (128, 16, LANE),
+    "64x128b.warpx2::02_13": (64, 16, LANE % 64),
+    "64x128b.warpx2::01_23": (64, 16, LANE % 32 + LANE // 64 * 32),
+    "32x128b.warpx4": (32, 16, LANE % 32),
+}
+
+
+@pytest.mark.parametrize("shape", COPIES)
+def test_copies_of_each_shape_bring_rows_to_their_lanes(shape: str) -> None:
+    rows, width, source = COPIES[shape]
+    tile = np.random.default_rng(4).integers(0, 256, (rows, width)).astype(np.uint8)
+    image = np.zeros(IMAGE_BYTES, np.uint8)
+    descriptor = descriptor_of(0, tile, Swizzle.NONE)
+    place(image, 0, tile, descriptor)
+    bits = encode_tcgen05_descriptor(descriptor)
+    code = f"mov.b64 %d10, {bits}; @%p0 tcgen05.cp.cta_group::1.{shape} [%r10], %d10;"
+    out = launch(finished(code) + load(width // 4), image, width // 4)
+    assert np.array_equal(out.view(np.uint8).reshape(128, width), tile[source])
+
+
 # Faults.
 
 
