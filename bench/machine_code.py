@@ -1,6 +1,6 @@
-"""Count registers, spills and instructions of assembled kernels.
+"""Count registers, spills and instructions of assembled kernels; Triton's, if installed, beside.
 
-Nothing is timed. `python -m bench.machine_code`.
+Nothing is timed. `python -m bench.machine_code`. What Triton takes for a kernel is its limit.
 """
 
 from __future__ import annotations
@@ -12,9 +12,10 @@ from typing import Any
 
 from astdsl import f8e4m3, f8e5m2, f16, f32, i8, i32, kernel, spec, u8
 from astdsl.ir.dtypes import DType
-from bench import common
+from bench import common, compared
 from bench.compiling import ADD, MATMUL, TARGET
 from bench.kernels import add, matmul, matmul_of_rows
+from bench.sass import functions
 
 REGISTER_LIMIT = 200
 TARGETS = ("sm_90a", "sm_100a")
@@ -27,31 +28,17 @@ PRODUCTS = (
     (f32, f32, f32, 32, "tf32"),
     (f32, f32, f32, 32, "tf32x3"),
 )
-_LINE = re.compile(r"^(?P<label>\.L\w+):|^\s+/\*[0-9a-f]{4,}\*/\s+(?P<text>.*?);", re.MULTILINE)
-_BRANCH = re.compile(r"BRA\S* `\((\.L\w+)\)")
-
-
-def instructions(sass: str) -> tuple[list[str], dict[str, int]]:
-    """Return the instructions in order, and the number of the one behind each label."""
-    found: list[str] = []
-    labels: dict[str, int] = {}
-    for line in _LINE.finditer(sass):
-        if line["label"]:
-            labels[line["label"]] = len(found)
-        else:
-            found.append(line["text"])
-    return found, labels
 
 
 def loop_with(name: str, sass: str) -> int:
     """Return how many instructions the smallest loop with an instruction `name` has."""
-    found, labels = instructions(sass)
-    sizes = []
-    for last, text in enumerate(found):
-        target = _BRANCH.search(text)
-        first = labels.get(target[1], last) if target else last
-        if first < last and any(name in each for each in found[first:last]):
-            sizes.append(last + 1 - first)
+    wanted = re.compile(re.escape(name))
+    sizes = [
+        loop.size
+        for code in functions(sass).values()
+        for loop in code.loops(least=1)
+        if any(map(wanted.search, code.texts[loop.first : loop.last + 1]))
+    ]
     assert sizes, f"no loop has {name}"
     return min(sizes)
 
@@ -66,7 +53,7 @@ def costs(
     """Return what one kernel takes; a product may take so many registers, and nothing may spill."""
     lowered = kernel(function).lower(*arguments, target=target, **constants)
     resources, limit = lowered.resources, REGISTER_LIMIT if "matmul" in what else None
-    count = len(instructions(lowered.sass)[0])
+    count = sum(len(code.texts) for code in functions(lowered.sass).values())
     return [
         common.Figure(f"{what}: registers", resources.registers, "", limit),
         common.Figure(f"{what}: spilled", resources.spill_bytes, "bytes", 0),
@@ -82,6 +69,7 @@ def figures() -> list[common.Figure]:
         common.Figure("matmul: SASS instructions of a step, 8 products", steady, ""),
         *costs("add 64x64 f32", add, (ADD, ADD)),
         *(figure for row in PRODUCTS for target in TARGETS for figure in _product(row, target)),
+        *compared.figures(TARGETS),
     ]
 
 

@@ -13,3 +13,11 @@ def triton_compilations() -> dict[str, Callable[[], object]]:
         return {}
     found: dict[str, Callable[[], object]] = import_module("bench.triton_kernels").COMPILATIONS
     return found
+
+
+def triton_machine_code() -> Callable[[str, str], str] | None:
+    """Return what gives Triton's PTX of a kernel for a target; None without Triton."""
+    if find_spec("triton") is None:
+        return None
+    found: Callable[[str, str], str] = import_module("bench.triton_code").ptx_of
+    return found

@@ -130,7 +130,30 @@ def _layout(op: ops.AllocSmem, body: Block, target: Target) -> BufferLayout:
         return buffer_layout((1,), op.dtype, (0,))
     order = _order(copies, len(shape))
     allocated = padded_operand(op.result, shape, order, body, target)
-    return buffer_layout(shape, op.dtype, order, allocated=allocated)
+    swizzled = order[0] != len(shape) - 1 or not _is_read_in_rows(op, body)
+    return buffer_layout(shape, op.dtype, order, swizzled=swizzled, allocated=allocated)
+
+
+# What reads or writes tiles in other layouts than that of their rows.
+_ACROSS_ROWS = (
+    ops.MatrixMultiply,
+    ops.ScaledMultiply,
+    ops.SharedDot,
+    ops.TensorMultiply,
+    ops.Transpose,
+    ops.LayoutCast,
+)
+
+
+def _is_read_in_rows(op: ops.AllocSmem, body: Block) -> bool:
+    """Whether threads reach a copied buffer only along its rows, as wide as all others.
+
+    Then nothing meets in a bank without a swizzle either, and boxes are as wide as TMA copies.
+    """
+    copied = {c.buffer for c in walk(body) if isinstance(c, ops.Copy)}
+    if op.result not in copied or any(isinstance(o, _ACROSS_ROWS) for o in walk(body)):
+        return False
+    return len({buffer.ref.dtype.bits for buffer in copied}) == 1
 
 
 def _statements(op: ops.AllocSmem, body: Block) -> list[ops.AllocSmem | ops.StateLayout]:

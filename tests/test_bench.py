@@ -11,6 +11,7 @@ import pytest
 from bench import gpu_smoke
 from bench.common import Figure, show
 from bench.machine_code import loop_with
+from bench.sass import Cost, cost
 from tests.runtime.drivers import StubApi
 
 BENCH = Path(__file__).resolve().parent.parent / "bench"
@@ -25,7 +26,9 @@ SCRIPTS = {
     "launch": QUICK,
     "machine_code": QUICK,
 }
-PARTS = {"common", "gpu_smoke", "kernels", "peers", "triton_kernels"}
+PARTS = {
+    "common", "compared", "gpu_smoke", "kernels", "peers", "sass", "triton_code", "triton_kernels",
+}  # fmt: skip
 
 
 def test_the_smoke_test_of_a_gpu_passes_arrays_to_the_driver_and_compares(
@@ -86,3 +89,28 @@ def test_the_smallest_loop_around_an_instruction_is_counted() -> None:
 """
     assert loop_with("HGMMA", sass) == 2
     assert loop_with("MOV", sass) == 4
+
+
+def test_a_step_leaves_out_branches_and_what_waits_behind_the_code() -> None:
+    body = "\n".join("        /*0100*/                   MOV R1, R2 ;" for _ in range(12))
+    sass = f"""
+.text.first:
+        /*0000*/                   EXIT ;
+.text.second:
+.L_x_0:
+        /*0010*/                   SYNCS.PHASECHK.TRANS64.TRYWAIT P0, [UR1], R2 ;
+        /*0020*/              @!P0 BRA `(.L_x_3) ;
+.L_x_1:
+        /*0030*/                   HGMMA.64x128x16.F32 R88, gdesc[UR12], R88 ;
+        /*0040*/               @P1 BRA `(.L_x_2) ;
+{body}
+.L_x_2:
+        /*0200*/                   BAR.SYNC 0x0 ;
+        /*0210*/               @P2 BRA `(.L_x_0) ;
+        /*0220*/                   EXIT ;
+.L_x_3:
+        /*0230*/                   SYNCS.PHASECHK.TRANS64.TRYWAIT P0, [UR1], R2 ;
+        /*0240*/              @!P0 BRA `(.L_x_3) ;
+        /*0250*/                   BRA `(.L_x_1) ;
+"""
+    assert cost(sass) == Cost("second", instructions=22, loop=18, step=6, waits=2)

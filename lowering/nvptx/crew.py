@@ -70,6 +70,17 @@ def own_warpgroup(builder: Builder, block: Crew, target: Target) -> Crew:
     return Crew(thread, threads, _is_first(builder, thread), meet, number)
 
 
+def warpgroup_among(builder: Builder, crew: Crew, target: Target) -> LV:
+    """Return which of the warpgroups of a crew this thread's is, from its warp's first lane.
+
+    What is computed from it is the same in a warp to the assembler, as descriptors have to be.
+    """
+    threads = target.threads_per_warpgroup
+    if crew.threads <= threads:
+        return i32(0)
+    return _of_first_lane(builder, builder.binary("udiv", crew.thread, i32(threads)))
+
+
 def known_warpgroup(builder: Builder, crew: Crew, number: int) -> Crew:
     """Return the crew where it is known to be warpgroup `number`: its barrier is a constant."""
     barrier = _FIRST_WARPGROUP_BARRIER + number

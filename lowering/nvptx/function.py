@@ -23,7 +23,7 @@ from astdsl.lowering.layout.registers import REPLICATED, Digit, Layout, normalis
 from astdsl.lowering.layout.shared import SharedPlan
 from astdsl.lowering.nvptx.asm.barriers import SHARED_BASE
 from astdsl.lowering.nvptx.builder import Builder
-from astdsl.lowering.nvptx.crew import Crew, own_warpgroup, whole_block
+from astdsl.lowering.nvptx.crew import Crew, own_warpgroup, warpgroup_among, whole_block
 from astdsl.lowering.nvptx.lanes import LaneTables
 from astdsl.lowering.nvptx.values import LV, constant, i32, zero
 from astdsl.lowering.small_floats import SMALL, small_float_bits
@@ -136,6 +136,7 @@ class Emitter:
         self.block_crew = self.crew = whole_block(builder, threads * max(1, warpgroups))
         if warpgroups:
             self.crew = own_warpgroup(builder, self.block_crew, target)
+        self.warpgroup = warpgroup_among(builder, self.crew, target)
         array = builder.shared_address(builder.shared(0))
         (self._shared_base,) = builder.asm(SHARED_BASE, array)
         self.placements = placements

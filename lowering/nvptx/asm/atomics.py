@@ -1,4 +1,4 @@
-"""Atomic updates of one element, and loads of several words, that happen where a predicate holds.
+"""Atomic updates, and loads of several words, that happen where a predicate holds.
 
 Source: PTX ISA 9.7.13.5 (atom) and 9.7.9.8 (ld). The result is tied to the value that it has where
 nothing happens.
@@ -32,6 +32,22 @@ def atomic(operation: str, type: str, *, is_shared: bool, order: str, scope: str
         outputs={"old": type},
         tied=1,
         inputs={"address": address, **compared, "value": type, "ok": "i1"},
+    )
+
+
+@cache
+def add_floats(count: int, *, order: str, scope: str) -> AsmRow:
+    """Make the row that adds to `count` neighbouring f32 of global memory where `$ok`.
+
+    `order` is relaxed or release (PTX ISA 9.7.13.7, red).
+    """
+    names = [f"value{k}" for k in range(count)]
+    listed = ", ".join(f"${name}" for name in names)
+    return AsmRow(
+        name=f"red.add.v{count}",
+        text=f"@$ok red.{order}.{scope}.global.add.v{count}.f32 [$address], {{{listed}}};",
+        effect=Effect.ACTS,
+        inputs={"address": GLOBAL, **dict.fromkeys(names, "float"), "ok": "i1"},
     )
 
 

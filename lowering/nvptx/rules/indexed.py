@@ -10,10 +10,10 @@ from collections.abc import Callable, Sequence
 
 from astdsl.ir import ops
 from astdsl.ir.core import Op
-from astdsl.ir.dtypes import DType
+from astdsl.ir.dtypes import DType, f32
 from astdsl.ir.types import GMEM
 from astdsl.lowering.layout.registers import Layout
-from astdsl.lowering.nvptx.asm.atomics import WORD_BYTES, atomic, guarded_words
+from astdsl.lowering.nvptx.asm.atomics import WORD_BYTES, add_floats, atomic, guarded_words
 from astdsl.lowering.nvptx.asm.row import AsmRow
 from astdsl.lowering.nvptx.elements import GlobalElements, SharedElements, elements_of, owned
 from astdsl.lowering.nvptx.function import (
@@ -231,14 +231,14 @@ _SMALLEST_EXCHANGE_BITS = 16
 def _atomic(emitter: Emitter, op: ops.Atomic, layout: Layout) -> Sequence[LV]:
     values = emitter.get(op.value, layout)
     others = [emitter.get(v, layout) for v in op.compare]
-    elements, updates = elements_of(emitter, op, layout), _Updates(emitter, op)
+    elements = elements_of(emitter, op, layout)
     if op.order in ("release", "acq_rel"):
         # What every thread wrote before is released by the threads that update.
         emitter.synchronise()
-    before = []
-    for k, keep in enumerate(owned(emitter, elements, range(layout.register_count))):
-        other = others[0][k] if others else None
-        before.append(updates.update(elements.address(k), values[k], other, keep or i1(True)))
+    if isinstance(elements, GlobalElements) and _adds_in_rows(emitter, op, elements):
+        before = _add_rows(emitter, op, elements, values)
+    else:
+        before = _each_update(emitter, op, elements, (values, *others))
     if op.order in ("acquire", "acq_rel"):
         emitter.synchronise()
     if emitter.is_owner(layout) is None or op.result not in emitter.used:
@@ -246,3 +246,51 @@ def _atomic(emitter: Emitter, op: ops.Atomic, layout: Layout) -> Sequence[LV]:
     scratch = Scratch(emitter, op.window_type)
     scratch.write(before, layout)
     return scratch.read(layout)
+
+
+def _each_update(
+    emitter: Emitter,
+    op: ops.Atomic,
+    elements: GlobalElements | SharedElements,
+    operands: Sequence[Sequence[LV]],
+) -> list[LV]:
+    """Write the updates one by one; return the values before."""
+    updates, before = _Updates(emitter, op), []
+    for k, keep in enumerate(owned(emitter, elements, range(elements.layout.register_count))):
+        value, *other = (registers[k] for registers in operands)
+        place, keeps = elements.address(k), keep or i1(True)
+        before.append(updates.update(place, value, other[0] if other else None, keeps))
+    return before
+
+
+def _adds_in_rows(emitter: Emitter, op: ops.Atomic, elements: GlobalElements) -> bool:
+    """Whether neighbours can be added to together: nobody asks what was there before."""
+    is_sum = op.kind == "add" and op.ref.ref.dtype is f32 and op.result not in emitter.used
+    return is_sum and op.order in ("relaxed", "release") and elements.vector > 1
+
+
+def _add_rows(
+    emitter: Emitter, op: ops.Atomic, elements: GlobalElements, values: Sequence[LV]
+) -> list[LV]:
+    """Add neighbours together where the whole window is inside, each by itself elsewhere.
+
+    What was there before, which nobody asks for, is given as zeros.
+    """
+    inside, layout = elements.all_inside(), elements.layout
+
+    def together() -> None:
+        here, owner = GlobalElements(emitter, op, layout), emitter.is_owner(layout)
+        row = add_floats(here.vector, order=op.order, scope=op.scope)
+        for first in range(0, len(values), here.vector):
+            keep = emitter.both(owner, here.hit(first)) or i1(True)
+            added = values[first : first + here.vector]
+            emitter.builder.asm(row, here.address(first), *added, keep)
+
+    def each() -> None:
+        _each_update(emitter, op, GlobalElements(emitter, op, layout), (values,))
+
+    if inside is None:
+        together()
+    else:
+        in_arms(emitter, inside, together, each)
+    return [zero(value.type) for value in values]

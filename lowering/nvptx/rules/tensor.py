@@ -323,11 +323,7 @@ class _Values(dict[str, LV]):
         side = operands.a
         self._a = side.wgmma()
         if emitter.threads > emitter.target.threads_per_warpgroup:
-            group = emitter.thread_digit(
-                emitter.target.threads_per_warpgroup,
-                emitter.threads // emitter.target.threads_per_warpgroup,
-            )
-            move = builder.mul(group, i32(side.operand.units(WGMMA_ROWS * blocks, 0)))
+            move = builder.mul(emitter.warpgroup, i32(side.operand.units(WGMMA_ROWS * blocks, 0)))
             self._a = builder.add(self._a, builder.cast("zext", move, "i64"))
 
     def _fragment(self, emitter: Emitter, a: Value, blocks: int) -> None:

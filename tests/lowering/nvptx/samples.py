@@ -97,6 +97,8 @@ def _atomics() -> Iterator[AsmRow]:
     )
     for (operation, type), is_shared in itertools.product(operations, (False, True)):
         yield atomics.atomic(operation, type, is_shared=is_shared, order="acq_rel", scope="gpu")
+    for count in (2, 4):
+        yield atomics.add_floats(count, order="release", scope="gpu")
 
 
 F16, BF16 = wgmma.Types("f32", "f16", "f16"), wgmma.Types("f32", "bf16", "bf16")
