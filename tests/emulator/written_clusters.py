@@ -70,7 +70,6 @@ LAST:
   tcgen05.wait::ld.sync.aligned;
   mad.lo.u32 %r16, %r5, 128, %r0; mul.wide.u32 %d3, %r16, {4 * N}; add.u64 %d3, %d0, %d3;
   {"".join(f"st.global.b32 [%d3 + {4 * i}], %r{200 + i};" for i in range(N))}
-  tcgen05.fence::before_thread_sync;
   {MEET}
   @%p2 tcgen05.dealloc.cta_group::2.sync.aligned.b32 %r11, {N};
 """  # noqa: E501  an instruction is one line
