@@ -201,6 +201,9 @@ class SharedGuard:
             past = own if ledger.clocks is self.clocks else None
             who = ledger.clocks.warps(lanes)
             ledger.mbarriers.give(who, rows, columns, relaxed=relaxed, own=past)
+        if relaxed is not None:
+            # What is ordered, though no memory is, the clocks do not know.
+            self._overtaken = None
         if self._overtaken is not None:
             self._overtaken.arrive(lanes, rows, columns)
             self._overtaken.check(rows, columns, offsets)
@@ -218,7 +221,8 @@ class SharedGuard:
         for ledger in self._ledgers:
             ledger.mbarriers.take(ledger.clocks.warps(lanes), rows, columns, relaxed=relaxed)
         who = self.clocks.warps(lanes)
-        if self._overtaken is None:
+        if self._overtaken is None or relaxed is not None:
+            self._overtaken = None
             self.races.meet_whole(who)
             return
         self.clocks.tick()

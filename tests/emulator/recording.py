@@ -7,6 +7,7 @@ PTX, text written by hand), after its results were compared with NumPy's.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -97,12 +98,20 @@ class Program:
         return found
 
     def disorder(self, line: int, *, gone: bool = False, ptx: str | None = None) -> list[str]:
-        """Return what is not ordered in a run without what one line orders, -1 for none.
+        """Return what is not ordered in a run without what one line orders, and is else.
 
         With `gone` nobody arrives there at an mbarrier, either. `ptx` is a changed text to run.
         """
+        found = Counter(self._disorder(line, gone, ptx or self.ptx))
+        return list((found - self._disordered).elements())
+
+    @cached_property
+    def _disordered(self) -> Counter[str]:
+        return Counter(self._disorder(-1, False, self.ptx))
+
+    def _disorder(self, line: int, gone: bool, ptx: str) -> list[str]:
         codes: list[str] = []
-        run = lambda: codes.append(self._run(ptx or self.ptx, {}))  # noqa: E731 - one use
+        run = lambda: codes.append(self._run(ptx, {}))  # noqa: E731 - one use
         found = disorder(run, line, gone=gone, fenced=self.strict)
         return found + [code for code in codes if code]
 
