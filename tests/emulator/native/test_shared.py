@@ -147,9 +147,9 @@ LOOP:
 
 @pytest.mark.parametrize("n_blocks", [1, 5, 16])
 def test_a_piece_loads_what_its_steps_load(n_blocks: int) -> None:
-    out, thread = np.zeros((n_blocks, 32, 4), np.uint32), np.arange(32 * n_blocks, dtype=np.uint32)
+    out = np.zeros((n_blocks, 32, 4), np.uint32)
+    thread = np.arange(32 * n_blocks, dtype=np.uint32).reshape(n_blocks, 32)
     run(_LOADS, "k", (n_blocks,), (32,), [out], check=False)
-    thread = thread.reshape(n_blocks, 32)
     assert (out[..., 0] == 3 * thread[:, 1:2]).all()
     assert (out[..., 1] == 3 * thread).all()
     assert (out[..., 2] == thread).all()
