@@ -67,8 +67,8 @@ class KernelRange:
         """Return the range of the same numbers from the last one back, a loop of the kernel too."""
         parts = (self.start, self.stop, self.step)
         low, high, step = (p.number if isinstance(p, Literal) else p for p in parts)
-        last: Any = low - (-(high - low) // step + 1) * step  # type: ignore[operator]
-        return kernel_range(last, low - step, -step)  # type: ignore[operator]
+        last: Any = low - (-(high - low) // step + 1) * step
+        return kernel_range(last, low - step, -step)
 
     def __len__(self) -> int:
         return len(self.as_python())
