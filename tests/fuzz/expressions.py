@@ -1,0 +1,423 @@
+"""Random expressions of a shape and a dtype, exact whatever the order of their sums.
+
+Invariant: what is summed is an integer or a float between -3 and 3 without a fraction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import prod
+
+from tests.fuzz.program import (
+    FLOATS,
+    INTEGERS,
+    NUMBERS,
+    Argument,
+    Draw,
+    Name,
+    Scope,
+    Shape,
+    Window,
+    bits,
+)
+
+MOST_ELEMENTS = 1100
+HELPERS = {
+    "larger": "def larger(p, q):\n    return maximum(p, q)\n",
+    "last": "def last(p, q):\n    return q\n",
+    "differing": "def differing(p, q):\n    return p ^ q\n",
+    "best": "def best(p, q):\n    t = q[0] > p[0]\n"
+    "    return where(t, q[0], p[0]), where(t, q[1], p[1])\n",
+    "then": "def then(p, q):\n    return p[0] * q[0], p[1] * q[0] + q[1]\n",
+    "settled": "def settled(p):\n    return where(isnan(p), 0.0, p)\n",
+}
+FLOAT_FORMS = (
+    "({0} + {1})", "({0} - {1})", "({0} * {1})", "({0} / {1})", "minimum({0}, {1})",
+    "max({0}, {1})", "clip({0}, {2}, {1})", "({0} + {1} * {1})",
+)  # fmt: skip
+INTEGER_FORMS = (
+    "({0} + {1})", "({0} - {1})", "({0} * {1})", "({0} & {1})", "({0} | {1})", "({0} ^ {1})",
+    "({0} << {1})", "({0} >> {1})", "({0} // {1})", "({0} % {1})", "minimum({0}, {1})",
+    "max({0}, {1})", "clip({0}, {2}, {1})", "({0} ** {1})", "({0} ** 3)", "cdiv({0}, {1})",
+)  # fmt: skip
+MIXED_FORMS = ("+", "-", "*")
+FLOAT_UNARY = ("-{}", "abs({})", "floor({})", "ceil({})", "round({})", "sqrt({})", "({} ** 2)")
+INTEGER_UNARY = ("-{}", "abs({})", "(~{})", "({} ** 2)", "round({})")
+PRODUCTS = {"i32": ("i8", "u8"), "f64": ("f64",), "f32": ("f16", "bf16", "f32", "f8e4m3", "f8e5m2")}
+Maker = Callable[[Scope, Shape, str, int], str]
+
+
+def cast(text: str, dtype: str) -> str:
+    """Return a conversion."""
+    return f"({text}).astype({dtype})"
+
+
+class Expressions:
+    """Draws expressions; `budget` bounds how many, `helpers` are the functions they call."""
+
+    def __init__(self, draw: Draw) -> None:
+        self.draw = draw
+        self.budget = 0
+        self.count = 0
+        self.helpers: list[str] = []
+
+    def fresh(self, prefix: str = "t") -> str:
+        """Return a new name."""
+        self.count += 1
+        return f"{prefix}_{self.count}"  # `i8` is a dtype
+
+    def helper(self, name: str) -> str:
+        """Return the name of a helper function, which the program then has."""
+        if name not in self.helpers:
+            self.helpers.append(name)
+        return name
+
+    def constant(self, dtype: str) -> str:
+        """Return a number that a dtype holds."""
+        if dtype == "bool":
+            return self.draw.pick(["True", "False"])
+        if dtype in FLOATS:
+            special = ["-0.0", "float('inf')", "float('-inf')", "float('nan')"]
+            plain = ["0.0", "1.0", "-1.5", "2.0", "0.5", "-3.0", "7.0"]
+            return self.draw.pick(special if self.draw.chance(0.15) else plain)
+        low, high = (0, 2 ** bits(dtype) - 1)
+        if dtype[0] == "i":
+            low, high = -(2 ** (bits(dtype) - 1)), 2 ** (bits(dtype) - 1) - 1
+        if self.draw.chance(0.15):
+            return str(self.draw.pick([low, high, high - 1, low + 1]))
+        return str(self.draw.number(max(low, -4), 9))
+
+    def expression(self, scope: Scope, shape: Shape, dtype: str, depth: int = 3) -> str:
+        """Return an expression of a shape and a dtype."""
+        self.budget -= 1
+        if depth <= 0 or self.budget < 0:
+            return self.leaf(scope, shape, dtype)
+        if dtype == "bool":
+            return self.condition_tile(scope, shape, depth)
+        makers: list[tuple[float, Maker]] = [
+            (4, self.leaf), (3, self.binary), (1.5, self.unary), (1.5, self.select),
+            (1.2, self.mixed), (0.3, self.bitcast),
+        ]  # fmt: skip
+        if shape:
+            makers += [(1, self.broadcast), (0.6, self.sliced), (0.6, self.scanned),
+                       (0.5, self.taken), (0.5, self.joined), (0.4, self.reshaped)]  # fmt: skip
+        if len(shape) > 1:
+            makers += [(0.8, self.transposed), (0.4, self.stacked)]
+        if prod(shape) <= MOST_ELEMENTS // 2 and len(shape) <= 3:
+            makers += [(1.5, self.reduced)]
+        if len(shape) == 2 and dtype in PRODUCTS:
+            makers += [(0.35, self.product)]
+        return self.draw.weighted(makers)(scope, shape, dtype, depth)
+
+    def leaf(self, scope: Scope, shape: Shape, dtype: str, depth: int = 0) -> str:
+        """Return a name, what an array holds, or a constant."""
+        draw = self.draw
+        names = [n for n in scope.names if n.shape == shape]
+        same = [n for n in names if n.dtype == dtype] or names
+        kinds = [(0.6, "constant"), (3.0 * bool(same), "name"), (2.5 * bool(scope.arrays), "load")]
+        kind = draw.weighted([*kinds, (0.4 * bool(scope.indices and dtype != "bool"), "index")])
+        if kind == "name":
+            name = draw.pick(same)
+            return name.name if name.dtype == dtype else cast(name.name, dtype)
+        if kind == "load" and (loaded := self.load(scope, shape, dtype)):
+            return loaded
+        if kind == "index":
+            return cast(f"full({shape!r}, 0, i32) + {draw.pick(scope.indices)} % 7", dtype)
+        if shape and dtype != "bool" and draw.chance(0.4):
+            axis = draw.number(0, len(shape) - 1)
+            return cast(f"iota({shape!r}, {axis}) % {draw.number(2, 9)}", dtype)
+        return f"full({shape!r}, {self.constant(dtype)}, {dtype})"
+
+    def condition_tile(self, scope: Scope, shape: Shape, depth: int) -> str:
+        """Return an expression of bools."""
+        draw, dtype = self.draw, self.draw.pick(NUMBERS)
+        kind = draw.weighted([(5, "compare"), (1, "logic"), (0.7, "not"), (0.6, "nan"),
+                              (0.5, "any"), (0.5, "cast")])  # fmt: skip
+        if kind == "any" and len(shape) < 3:
+            axis = draw.number(0, len(shape))
+            larger = (*shape[:axis], draw.pick([1, 2, 3, 5, 8]), *shape[axis:])
+            inner = self.expression(scope, larger, "bool", depth - 1)
+            return f"{draw.pick(['any', 'all'])}({inner}, axis={axis})"
+        if kind in ("logic", "not"):
+            x, y = (self.expression(scope, shape, "bool", depth - 1) for _ in range(2))
+            return f"({x} {draw.pick('&|^')} {y})" if kind == "logic" else f"(~{x})"
+        if kind == "nan":
+            tile = self.expression(scope, shape, draw.pick(FLOATS), depth - 1)
+            return f"{draw.pick(['isnan', 'isinf'])}({tile})"
+        tile = self.expression(scope, shape, dtype, depth - 1)
+        if kind == "cast":
+            return cast(tile, "bool")
+        other = self.constant(dtype)
+        if draw.chance(0.6):
+            other = self.expression(scope, shape, dtype, depth - 1)
+        return f"({tile} {draw.pick(['<', '<=', '>', '>=', '==', '!='])} {other})"
+
+    def operand(self, scope: Scope, shape: Shape, dtype: str, depth: int) -> str:
+        """Return an operand: a number, a tile that broadcasts, or a tile."""
+        if self.draw.chance(0.25):
+            return self.constant(dtype)
+        if shape and self.draw.chance(0.15):
+            shape = tuple(1 if self.draw.chance(0.5) else n for n in shape)
+            shape = shape[self.draw.number(0, len(shape)) :]
+        return self.expression(scope, shape, dtype, depth)
+
+    def binary(self, scope: Scope, shape: Shape, dtype: str, depth: int) -> str:
+        """Return an operation on two tiles."""
+        form = self.draw.pick(FLOAT_FORMS if dtype in FLOATS else INTEGER_FORMS)
+        x = self.expression(scope, shape, dtype, depth - 1)
+        y = self.operand(scope, shape, dtype, depth - 1)
+        return form.format(x, y, self.constant(dtype))
+
+    def unary(self, scope: Scope, shape: Shape, dtype: str, depth: int) -> str:
+        """Return an operation on one tile."""
+        form = self.draw.pick(FLOAT_UNARY if dtype in FLOATS else INTEGER_UNARY)
+        return f"({form.format(self.expression(scope, shape, dtype, depth - 1))})"
+
+    def select(self, scope: Scope, shape: Shape, dtype: str, depth: int) -> str:
+        """Return a choice between two tiles."""
+        condition = self.expression(scope, shape, "bool", depth - 1)
+        x = self.expression(scope, shape, dtype, depth - 1)
+        return f"where({condition}, {x}, {self.operand(scope, shape, dtype, depth - 1)})"
+
+    def mixed(self, scope: Scope, shape: Shape, dtype: str, depth: int) -> str:
+        """Return a conversion, of an operation between dtypes too."""
+        first, second = self.draw.pick(NUMBERS), self.draw.pick(NUMBERS)
+        x = self.expression(scope, shape, first, depth - 1)
+        # Neither has signed integers beside u64 a dtype, nor have two floats of 8 bits.
+        if self.draw.chance(0.5) or "u64" in (first, second) or first[:2] == second[:2] == "f8":
+            return cast(x, dtype)
+        y = self.expression(scope, shape, second, depth - 1)
+        return cast(f"{x} {self.draw.pick(MIXED_FORMS)} {y}", dtype)
+
+    def bitcast(self, scope: Scope, shape: Shape, dtype: str, depth: int) -> str:
+        """Return the bits of another dtype; the payload of a NaN is unspecified."""
+        alike = [n for n in NUMBERS if bits(n) == bits(dtype) and n != dtype]
+        source = self.draw.pick(alike)
+        tile = self.expression(scope, shape, source, depth - 1)
+        tile = f"{self.helper('settled')}({tile})" if source in FLOATS else tile
+        return f"bitcast({tile}, {dtype})"
+
+    def broadcast(self, scope: Scope, shape: Shape, dtype: str, depth: int) -> str:
+        """Return a tile that repeats along an axis."""
+        axis = self.draw.number(0, len(shape) - 1)
+        if self.draw.chance(0.5):
+            ones = tuple(1 if a == axis else n for a, n in enumerate(shape))
+            tile = self.expression(scope, ones, dtype, depth - 1)
+            return f"broadcast_to({tile}, {shape!r})"
+        tile = self.expression(scope, shape[:axis] + shape[axis + 1 :], dtype, depth - 1)
+        key = ", ".join("None" if a == axis else ":" for a in range(len(shape)))
+        return (
+            f"broadcast_to(({tile})[{key}], {shape!r})" if len(shape) > 1 else tile_of(tile, shape)
+        )
+
+    def sliced(self, scope: Scope, shape: Shape, dtype: str, depth: int) -> str:
+        """Return a part of a larger tile."""
+        axis, extra = self.draw.number(0, len(shape) - 1), self.draw.number(0, 3)
+        size, low = shape[axis], self.draw.number(0, extra)
+        extent, key = self.draw.pick([
+            (size + extra, f"{low}:{low + size}"), (2 * size, "::2"), (size, "::-1"),
+        ])  # fmt: skip
+        larger = (*shape[:axis], extent, *shape[axis + 1 :])
+        keys = ", ".join([*[":"] * axis, key])
+        return f"({self.expression(scope, larger, dtype, depth - 1)})[{keys}]"
+
+    def tame(self, scope: Scope, shape: Shape, dtype: str, depth: int) -> str:
+        """Return an expression whose sums are exact."""
+        tile = self.expression(scope, shape, dtype, depth)
+        if dtype in INTEGERS:
+            return tile
+        return f"clip(round({self.helper('settled')}({tile})), -3, 3)"
+
+    def scanned(self, scope: Scope, shape: Shape, dtype: str, depth: int) -> str:
+        """Return a scan along an axis."""
+        axis = self.draw.number(0, len(shape) - 1)
+        source = self.draw.pick([dtype, "i32", "i8", "f16", "f32"])
+        if self.draw.chance(0.5):
+            return cast(f"cumsum({self.tame(scope, shape, source, depth - 1)}, axis={axis})", dtype)
+        x = self.expression(scope, shape, source, depth - 1)
+        y = self.expression(scope, shape, "i32", depth - 1)
+        if self.draw.chance(0.4):
+            return cast(f"scan({x}, {axis}, {self.helper('larger')})", dtype)
+        pair = f"({x}, {y})" if self.draw.chance(0.5) else f"({cast(x, 'i32')}, {y})"
+        combine = "best" if pair.startswith(f"({x},") else "then"
+        return cast(
+            f"scan({pair}, {axis}, {self.helper(combine)})[{self.draw.number(0, 1)}]", dtype
+        )
+
+    def taken(self, scope: Scope, shape: Shape, dtype: str, depth: int) -> str:
+        """Return what indices pick of a tile: of constants, an index, or a tile of them."""
+        draw = self.draw
+        axis, extent = draw.number(0, len(shape) - 1), draw.pick([1, 2, 3, 7, 16])
+        larger = (*shape[:axis], extent, *shape[axis + 1 :])
+        if scope.indices and draw.chance(0.3):
+            deeper = (*shape[:axis], extent, *shape[axis:])
+            tile = self.expression(scope, deeper, dtype, depth - 1)
+            return f"take({tile}, {draw.pick(scope.indices)} % {extent}, axis={axis})"
+        tile = self.expression(scope, larger, dtype, depth - 1)
+        if shape[axis] <= 8 and draw.chance(0.5):
+            places = [draw.number(-extent, extent - 1) for _ in range(shape[axis])]
+            return f"({tile})[{':, ' * axis}{places}]"
+        which = self.expression(scope, (shape[axis],), draw.pick(["i32", "u8", "i64"]), depth - 1)
+        return f"take({tile}, {which} % {extent}, axis={axis})"
+
+    def joined(self, scope: Scope, shape: Shape, dtype: str, depth: int) -> str:
+        """Return two tiles side by side, or one of equal parts."""
+        axis = self.draw.number(0, len(shape) - 1)
+        size = shape[axis]
+
+        def part(extent: int) -> str:
+            other = (*shape[:axis], extent, *shape[axis + 1 :])
+            return self.expression(scope, other, dtype, depth - 1)
+
+        if size < 2 or self.draw.chance(0.3):
+            return f"split({part(size * 2)}, 2, axis={axis})[{self.draw.number(0, 1)}]"
+        low = self.draw.number(1, size - 1)
+        return f"concat(({part(low)}, {part(size - low)}), axis={axis})"
+
+    def stacked(self, scope: Scope, shape: Shape, dtype: str, depth: int) -> str:
+        """Return tiles along an axis of their own."""
+        axes = [a for a, n in enumerate(shape) if n <= 3]
+        if not axes:
+            return self.transposed(scope, shape, dtype, depth)
+        axis = self.draw.pick(axes)
+        other = shape[:axis] + shape[axis + 1 :]
+        parts = [self.expression(scope, other, dtype, depth - 1) for _ in range(shape[axis])]
+        return f"stack(({', '.join(parts)},), axis={axis})"
+
+    def reshaped(self, scope: Scope, shape: Shape, dtype: str, depth: int) -> str:
+        """Return a tile of another shape in this one."""
+        count = prod(shape)
+        shapes = [(count,), (1, count), (count, 1)]
+        shapes += [(n, count // n) for n in (2, 3, 4, 8, 16) if count % n == 0]
+        tile = self.expression(scope, self.draw.pick(shapes), dtype, depth - 1)
+        return f"reshape(({tile}).filled({self.constant(dtype)}), {shape!r})"
+
+    def transposed(self, scope: Scope, shape: Shape, dtype: str, depth: int) -> str:
+        """Return a tile with its axes in another order."""
+        order = self.draw.random.sample(range(len(shape)), len(shape))
+        source = [0] * len(shape)
+        for extent, place in zip(shape, order, strict=True):
+            source[place] = extent
+        tile = self.expression(scope, tuple(source), dtype, depth - 1)
+        return f"({tile}).T" if order == [1, 0] else f"transpose({tile}, {tuple(order)})"
+
+    def reduced(self, scope: Scope, shape: Shape, dtype: str, depth: int) -> str:
+        """Return a reduction of a tile with one axis more."""
+        draw = self.draw
+        axis, extent = draw.number(0, len(shape)), draw.pick([1, 2, 3, 5, 7, 8, 16, 33])
+        larger = (*shape[:axis], extent, *shape[axis:])
+        where = axis if draw.chance(0.7) else axis - len(larger)
+        source = draw.pick([dtype, dtype, *NUMBERS])
+        kind = draw.pick(["sum", "mean", "prod", "min", "max", "argmax", "argmin", "one", "two"])
+        if kind in ("sum", "mean"):
+            source = draw.pick(["f32", "f16", "bf16"]) if kind == "mean" else source
+            tile = self.tame(scope, larger, source, depth - 1)
+            return cast(f"{kind}({tile}, axis={where})", dtype)
+        if kind == "prod":
+            source = source if source in INTEGERS else "i32"
+        tile = self.expression(scope, larger, source, depth - 1)
+        if kind == "one":
+            combine = draw.pick(["larger", "last", *["differing"] * (source in INTEGERS)])
+            return cast(f"reduce({tile}, {where}, {self.helper(combine)})", dtype)
+        if kind == "two":
+            other = self.expression(scope, larger, "i32", depth - 1)
+            pair = f"reduce(({tile}, {other}), {where}, {self.helper('best')})"
+            return cast(f"{pair}[{draw.number(0, 1)}]", dtype)
+        return cast(f"{kind}({tile}, axis={where})", dtype)
+
+    def product(self, scope: Scope, shape: Shape, dtype: str, depth: int) -> str:
+        """Return a product of matrices."""
+        draw = self.draw
+        inner = draw.pick([1, 3, 8, 16, 16, 32, 33, 64])
+        left = draw.pick(PRODUCTS[dtype])
+        right = draw.pick(["i8", "u8"]) if dtype == "i32" else left
+
+        def operand(rows: int, columns: int, kind: str) -> str:
+            if draw.chance(0.3):
+                return f"({self.tame(scope, (columns, rows), kind, depth - 2)}).T"
+            return self.tame(scope, (rows, columns), kind, depth - 2)
+
+        x, y = operand(shape[0], inner, left), operand(inner, shape[1], right)
+        if draw.chance(0.5):
+            return f"({x} @ {y})"
+        options = f", {self.tame(scope, shape, dtype, depth - 1)}" * draw.chance(0.5)
+        if left == "f32" and draw.chance(0.7):
+            options += f", precision={draw.pick(['tf32', 'tf32x3'])!r}"
+        return f"dot({x}, {y}{options})"
+
+    # Windows of arrays.
+
+    def start(self, scope: Scope, dim: str | int) -> str:
+        """Return where a window may begin, outside of the array too."""
+        draw = self.draw
+        starts = [str(draw.number(0, 5)), f"{dim} - {draw.number(0, 9)}"]
+        if scope.indices:
+            index = draw.pick(scope.indices)
+            starts += [f"{index} * {draw.number(1, 9)} - {draw.number(0, 3)}", f"{index} - 1"]
+            starts += [index, f"-{index}", f"{index} // 2", f"({index} * 5) % 11"]
+        return draw.pick(starts)
+
+    def load(self, scope: Scope, shape: Shape, dtype: str) -> str:
+        """Return a window of an array that has a shape, empty if no array has."""
+        draw = self.draw
+        wide = [a for a, n in enumerate(shape) if n > 1]
+        arrays = [a for a in scope.arrays if a.rank >= len(wide) and a.role != "ids"]
+        if not arrays:
+            return ""
+        array = draw.pick([a for a in arrays if a.dtype == dtype] or arrays)
+        ones = [a for a in range(len(shape)) if a not in wide]
+        kept = sorted([*wide, *ones[: array.rank - len(wide)]])
+        places = sorted(draw.random.sample(range(array.rank), len(kept)))
+        keys = [
+            self.along(scope, array.dims[p], shape[kept[places.index(p)]] if p in places else 0)
+            for p in range(array.rank)
+        ]
+        text = self.read(scope, array, keys, places, shape, kept)
+        if len(kept) < len(shape):
+            added = ", ".join(":" if a in kept else "None" for a in range(len(shape)))
+            text = f"{text}[{added}]" if kept else tile_of(text, shape)
+        return text if array.dtype == dtype else cast(text, dtype)
+
+    def along(self, scope: Scope, dim: str | int, size: int) -> str:
+        """Return a window of so many elements along a dim, an integer if of none."""
+        draw = self.draw
+        fitting = [w for w in scope.windows if w.size == size]
+        exact = [w for w in fitting if w.dim == dim]
+        drawn: list[Window] = exact * 4 + fitting
+        if drawn and draw.chance(0.7):
+            return draw.pick(drawn).text
+        if not size:
+            return self.start(scope, dim)
+        step = f", {draw.number(2, 3)}" * draw.chance(0.2)
+        return f"ds({self.start(scope, dim)}, {size}{step})"
+
+    def read(
+        self, scope: Scope, array: Argument, keys: list[str], places: list[int], shape: Shape,
+        kept: list[int],
+    ) -> str:  # fmt: skip
+        """Return a read of a window, with what a read may have."""
+        draw = self.draw
+        if places and len(places) == array.rank and draw.chance(0.12):
+            axis = draw.number(0, len(places) - 1)
+            which = self.expression(scope, (shape[kept[axis]],), draw.pick(["i32", "u8"]), 1)
+            keys[places[axis]] = f"({which}) % {draw.number(2, 40)} - {draw.number(0, 2)}"
+            return f"{array.name}[{', '.join(keys)}]"
+        number, window = self.constant(array.dtype), ", ".join(keys)
+        if len(keys) == 2 and draw.chance(0.1):
+            turned = f"{array.name}.T[{keys[1]}, {keys[0]}]"
+            return f"{turned}.T" if len(places) == 2 else turned
+        if places and draw.chance(0.35):
+            return f"{array.name}[{window}].filled({number})"
+        forms = ["{0}[{1}]"] * 8 + ["load({0}.at[{1}], fill={2})", "{0}.at[{1}][...]"]
+        forms += ["load({0}.at[{1}], stages={3})"] * scope.is_in_pipeline
+        return draw.pick(forms).format(array.name, window, number, draw.number(1, 4))
+
+
+def tile_of(scalar: str, shape: Shape) -> str:
+    """Return a tile that holds a scalar everywhere."""
+    return f"broadcast_to({scalar}, {shape!r})"
+
+
+def visible(names: list[Name]) -> list[Name]:
+    """Return the names that may be assigned."""
+    return [n for n in names if not n.fixed]

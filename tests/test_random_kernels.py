@@ -1,0 +1,63 @@
+"""Random kernels mean the same to every witness; `python -m tests.fuzz` judges any number."""
+
+from __future__ import annotations
+
+import contextlib
+
+import numpy as np
+import pytest
+
+from tests.fuzz import plain
+from tests.fuzz.__main__ import main
+from tests.fuzz.kernels import kernel
+from tests.fuzz.products import product
+from tests.fuzz.rings import judge_ring, ring
+from tests.fuzz.trial import Finding, compare, judge
+
+# A kernel that is refused says so by a code below those of the devices.
+REFUSED = ("A1", "A2", "A3", "A4")
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_random_kernel_means_the_same_to_every_witness(seed: int) -> None:
+    verdict = judge(kernel(seed))
+    assert verdict == "agrees" or verdict.startswith(REFUSED)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_random_product_means_the_same_to_every_witness(seed: int) -> None:
+    verdict = judge(product(seed))
+    assert verdict == "agrees" or verdict.startswith(REFUSED)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_the_check_and_the_emulator_agree_about_a_ring(seed: int) -> None:
+    assert judge_ring(ring(seed)).startswith(("right", "wrong", "reported", *REFUSED))
+
+
+def test_a_program_follows_from_its_seed() -> None:
+    for make in (kernel, product, ring):
+        assert make(5) == make(5)
+        assert make(5).text != make(6).text
+
+
+def test_whatever_is_not_the_same_bits_is_a_finding() -> None:
+    zeros, nans = np.zeros(3, np.float32), np.full(3, np.nan, np.float32)
+    compare([zeros, nans], [zeros, -nans], "a witness")
+    for other in (-zeros, zeros + 1, nans):
+        with pytest.raises(Finding, match="differs"):
+            compare([other], [zeros], "a witness")
+
+
+def test_python_itself_is_a_witness_of_many_programs() -> None:
+    known = 0
+    for program in [*map(product, range(8)), *map(kernel, range(8))]:
+        with contextlib.suppress(plain.Unknown):
+            plain.run(program, program.arguments())
+            known += 1
+    assert known >= 4
+
+
+def test_the_command_tells_the_score(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["rings", "--count", "2"]) == 0
+    assert capsys.readouterr().out.startswith(("1 ", "2 "))
