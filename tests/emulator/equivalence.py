@@ -108,6 +108,14 @@ def _back_branches(text: list[str], line: int) -> Iterator[int]:
             yield at
 
 
+def _returns(text: list[str], line: int) -> Iterator[int]:
+    """Yield the beginnings of the loops that a line is in."""
+    for at in _back_branches(text, line):
+        branch = BRANCH.search(text[at])
+        if branch:
+            yield _labels(text)[branch[1]]
+
+
 def _labels(text: list[str]) -> dict[str, int]:
     return {m[1]: i for i, line in enumerate(text) if (m := LABEL.match(line))}
 
@@ -324,6 +332,22 @@ def _no_store_before(text: list[str], mutant: Mutant) -> bool:
     return not _any(before, BULK_STORE) and _any(text, STORE)
 
 
+def _tensor_fence_orders_nothing(text: list[str], mutant: Mutant) -> bool:
+    if not _is(mutant, r"tcgen05\.fence"):
+        return False
+    starts = [mutant.line, *_returns(text, mutant.line)]
+    if not _any(text[: mutant.line], TENSOR) and len(starts) == 1:
+        return True
+    kind = re.compile(re.escape(mutant.before.rstrip(";")))
+    for start in starts:
+        gap = _between(text, start, TENSOR, 1)
+        reaches = len(gap) < len(text) - start - 1
+        others = [line for line in gap if kind.search(line)]
+        if reaches and not others:
+            return False
+    return True
+
+
 REASONS: dict[str, Holds] = {
     "a proxy fence before the barrier shows the mbarriers too": _other_fence_shows_barriers,
     "a fence before it shows the mbarriers, and none is made between": _shown_before,
@@ -344,4 +368,6 @@ REASONS: dict[str, Holds] = {
     "the sources have been read, and nothing uses what the copies write": _stores_were_read,
     "the copy of a tensor map is one operation of the warp": _copy_of_a_map_is_the_warps,
     "no store has been issued that it could wait for": _no_store_before,
+    "tensor memory is not accessed on one side of it, or another fence stands before the next "
+    "access": _tensor_fence_orders_nothing,
 }  # fmt: skip

@@ -28,6 +28,8 @@ from tests.peers.launches import stored
 Array = np.ndarray[Any, Any]
 Run = Callable[..., None]
 WRONG = "a wrong result"
+# Where one of these is found, what is ordered is not known.
+NOT_MODELLED = ("another block", "in flight", "asynchronous store", "async proxy", "read before")
 
 
 @dataclass(frozen=True)
@@ -103,6 +105,8 @@ class Program:
         With `gone` nobody arrives there at an mbarrier, either. `ptx` is a changed text to run.
         """
         found = Counter(self._disorder(line, gone, ptx or self.ptx))
+        if any(word in text for text in found for word in NOT_MODELLED):
+            return list(found)
         return list((found - self._disordered).elements())
 
     @cached_property
