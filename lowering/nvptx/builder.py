@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from contextlib import contextmanager
 from typing import NamedTuple
 
@@ -69,7 +69,7 @@ class _Block:
         self.phis: list[Phi] = []
         self.ended = False
 
-    def text(self, unused: Container[str] = ()) -> str:
+    def text(self, unused: Set[str] = frozenset()) -> str:
         if not self.ended:
             raise AssertionError(f"block {self.label.name} does not end in a branch or return")
         lines = [line for line in self.lines if line not in unused] if unused else self.lines
@@ -297,7 +297,8 @@ class Builder:
         if len(whole) == 1:
             return whole[0]
         if len(whole) == 2 and whole[0].type == whole[1].type:
-            return self.shuffle(*whole, range(len(values)))
+            left, right = whole
+            return self.shuffle(left, right, range(len(values)))
         packed = undefined(vector(len(values), values[0].type))
         for lane, value in enumerate(values):
             packed = self.insert(packed, value, lane)
