@@ -2,10 +2,10 @@
 
 Time counts the accesses of the machine.  A warp learns of others when it passes a barrier at which
 they arrived.  The actors of a cluster (or of all blocks, where these meet in global memory) are the
-warps of its blocks, block after block, and last the async proxy twice: as it is learnt of through
-waits for groups, and through mbarriers.  Invariant: `known[b, w, a]` is a time up to which
-everything that actor `a` did is ordered before what warp `w` of block `b` does next; where that is
-not clear it is taken as ordered.
+warps of its blocks, block after block, and last the async proxy: as it is learnt of through waits
+for the groups of each warpgroup, and through mbarriers.  Invariant: `known[b, w, a]` is a time up
+to which everything that actor `a` did is ordered before what warp `w` of block `b` does next; where
+that is not clear it is taken as ordered.
 Source: PTX ISA 8.9 "Causality order", 8.9.3 "Synchronizes-with", 8.8 "Release and
 acquire patterns".
 """
@@ -13,7 +13,7 @@ acquire patterns".
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast
 
 import numpy as np
 
@@ -23,23 +23,28 @@ if TYPE_CHECKING:
     from astdsl.emulator.scalars import Array, BoolArray
 
 __all__ = [
-    "BY_GROUP",
     "BY_MBARRIER",
-    "N_ASYNC",
     "SCOPES",
+    "WARPGROUP_THREADS",
     "BlockClocks",
     "Channel",
     "Clocks",
     "Who",
+    "by_group",
     "scope_number",
 ]
 
 _ALWAYS = 1 << 30
-# The async proxy among the actors, from the end.
-BY_MBARRIER, BY_GROUP, N_ASYNC = -1, -2, 2
+# Of a warpgroup.
+_WARPS = 4
+WARPGROUP_THREADS = 32 * _WARPS
+# The async proxy among the actors, from the end: what an mbarrier tells of it, and before that what
+# each warpgroup waits for in groups of its own.
+BY_MBARRIER = -1
 # From the narrowest to the widest; `sys` is as wide as `gpu` here.
 SCOPES = ("cta", "cluster", "gpu")
 # Blocks, and the warps in them.
+Numbers = TypeVar("Numbers", int, "Array")
 Who: TypeAlias = "tuple[Array, Array]"
 
 
@@ -47,6 +52,11 @@ def scope_number(words: Iterable[str], default: str = "gpu") -> int:
     """Return how wide the scope is that an opcode names, as a place in `SCOPES`."""
     found = next((word for word in words if word in SCOPES), default)
     return SCOPES.index(found)
+
+
+def by_group(warpgroup: Numbers) -> Numbers:
+    """Return which actor the async proxy is for what a warpgroup waits for in groups."""
+    return BY_MBARRIER - 1 - warpgroup
 
 
 class Clocks:
@@ -59,7 +69,8 @@ class Clocks:
         self._m = m
         self.n_warps = -(-m.n_threads // 32) if n_warps is None else n_warps
         reach = m.launch.cluster_size if reach is None else reach
-        self.n_actors = reach * self.n_warps + N_ASYNC
+        self.n_async = 1 + -(-self.n_warps // _WARPS)
+        self.n_actors = reach * self.n_warps + self.n_async
         self.known = np.zeros((m.n_blocks, self.n_warps, self.n_actors), np.int32)
         # The number of each block's first warp among the actors.
         self.base = np.arange(m.n_blocks) % reach * self.n_warps
@@ -118,7 +129,7 @@ class Clocks:
         if lanes.contiguous:
             span, width = cast(slice, lanes.sel), 32 * len(known)
             known = known[:, span.start // width : (span.stop - 1) // width + 1]
-        return int(known[..., :-N_ASYNC].min()), int(known[..., -N_ASYNC:].min())
+        return int(known[..., : -self.n_async].min()), int(known[..., -self.n_async :].min())
 
     def stamps(self, rows: Array, warps: Array) -> Array:
         """Return the stamps of accesses that warps of blocks make now."""
@@ -128,7 +139,7 @@ class Clocks:
     def unordered(self, stamps: Array, known: Array) -> BoolArray:
         """Say which stamps, [n, ...], are not known: `known` is [n, actors]."""
         newest = int(stamps.max())
-        if newest < (int(known[:, :-N_ASYNC].min()) + 1) * self.n_actors:
+        if newest < (int(known[:, : -self.n_async].min()) + 1) * self.n_actors:
             return np.zeros(stamps.shape, np.bool_)
         flat = stamps.reshape(len(stamps), -1)
         time, actor = np.divmod(flat, self.n_actors)
@@ -203,8 +214,9 @@ class Clocks:
         np.maximum.at(self._seen.setdefault(scope, np.zeros_like(self.known)), who, vectors)
 
     def know_async(self, lanes: Lanes) -> None:
-        """Let warps know what the async proxy has done so far in groups: they waited for one."""
-        self.known[self.mask(lanes), BY_GROUP] = self.now
+        """Let warps know what their warpgroups' groups have done so far: they waited for one."""
+        rows, warps = self.warps(lanes)
+        self.known[rows, warps, by_group(warps // _WARPS)] = self.now
 
 
 class BlockClocks(Clocks):

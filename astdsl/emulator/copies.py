@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from astdsl.emulator.asynchronous import Operation
+from astdsl.emulator.clocks import WARPGROUP_THREADS, by_group
 from astdsl.emulator.guard import CHUNK_BYTES, Index, chunk_index, define
 from astdsl.emulator.mbarriers import BarrierMisuse, mbarriers_of
 from astdsl.emulator.native import copies as native
@@ -111,6 +112,11 @@ class Transfer:
         place = self.m.place_text(self.pc)
         warp = self.m.warp_of(self.lanes)
         return Operation(perform, self.what, place, blocks=self.rows, warp=warp)
+
+    def waiter(self) -> int | None:
+        """Return which actor a wait of the issuing warpgroup tells of, None for several."""
+        groups = self.m.thread_of[self.lanes.index] // WARPGROUP_THREADS
+        return by_group(int(groups[0])) if all_of(groups == groups[0]) else None
 
     def chunks(self) -> Index:
         """Return the index of the 16-byte chunks of shared memory that the copy touches."""
@@ -410,7 +416,7 @@ class BulkStore:
             # The block may end now: only global memory is still to be written.
             self.operation.blocks = None
             if self._transfer.m.guard is not None:
-                self._transfer.m.guard.end(self.operation, grouped=True)
+                self._transfer.m.guard.end(self.operation, self._transfer.waiter())
 
     def _perform(self) -> None:
         self.read()

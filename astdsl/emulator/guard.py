@@ -15,7 +15,7 @@ import numpy as np
 
 from astdsl.emulator.barrier_ends import BarrierEnds
 from astdsl.emulator.barrier_phases import BarrierPhases
-from astdsl.emulator.clocks import Clocks
+from astdsl.emulator.clocks import BY_MBARRIER, Clocks
 from astdsl.emulator.farewells import Farewells
 from astdsl.emulator.ledger import Ledger, Strength, word_keys
 from astdsl.emulator.mbarriers import BARRIER_BYTES, mbarriers_of
@@ -322,8 +322,8 @@ class SharedGuard:
         self._writing[index] += 1
         self._uses.append(_Use(operation, index, writes=True))
 
-    def end(self, operation: Operation, *, grouped: bool = False) -> None:
-        """End all accesses of an operation, which a group waits for or not."""
+    def end(self, operation: Operation, by: int | None = BY_MBARRIER) -> None:
+        """End all accesses of an operation; `by` is the actor that a wait for it tells of."""
         for use in [u for u in self._uses if u.operation is operation]:
             self._uses.remove(use)
             counts = self._writing if use.writes else self._reading
@@ -333,7 +333,7 @@ class SharedGuard:
             if use.writes:
                 self._defined[use.index] = _ALL_DEFINED
                 self._clean[use.index] = True
-            self.races.done(use.index, operation.place, writes=use.writes, grouped=grouped)
+            self.races.done(use.index, operation.place, writes=use.writes, by=by)
 
     # Reports.
 

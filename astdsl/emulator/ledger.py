@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from astdsl.emulator.clocks import N_ASYNC, Channel, Clocks, Who
+from astdsl.emulator.clocks import Channel, Clocks, Who
 from astdsl.emulator.memory import WINDOW_SHIFT, WINDOWS
 from astdsl.emulator.scalars import one_a_lane
 
@@ -50,7 +50,7 @@ class Ledger:
         self._columns: dict[int, int] = {}
         self._n_blocks, self._size = m.n_blocks, m.launch.cluster_size
         # Blocks that do not know of each other by these clocks use words of their own.
-        self._reach = (clocks.n_actors - N_ASYNC) // clocks.n_warps
+        self._reach = (clocks.n_actors - clocks.n_async) // clocks.n_warps
 
     def give(self, who: Who, keys: Array, strength: Strength) -> None:
         """Note that warps write words (`word_keys`) which others may wait for."""

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from astdsl.emulator.clocks import N_ASYNC, Channel
+from astdsl.emulator.clocks import Channel
 from astdsl.emulator.mbarriers import mbarriers_of
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ class Overtaken:
         for column in np.unique(columns).tolist():
             mine, (when, seen) = columns == column, self._of(column)
             some = rows[mine]
-            known = self._arrived.known(some, column)[:, :-N_ASYNC]
+            known = self._arrived.known(some, column)[:, : -self._clocks.n_async]
             late = (seen[some] == phases[mine][:, None] - 2) & (when[some] > known)
             if late.any():
                 at, actor = np.unravel_index(int(np.argmax(late)), late.shape)
@@ -98,6 +98,6 @@ class Overtaken:
     def _of(self, column: int) -> tuple[Array, Array]:
         found = self._waited.get(column)
         if found is None:
-            shape = self._m.n_blocks, self._clocks.n_actors - N_ASYNC
+            shape = self._m.n_blocks, self._clocks.n_actors - self._clocks.n_async
             found = self._waited[column] = np.zeros(shape, np.int32), np.full(shape, _NEVER)
         return found

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from astdsl.emulator.asynchronous import Operation
+from astdsl.emulator.clocks import by_group
 from astdsl.emulator.formats.fragments import wgmma_a_fragment, wgmma_d_fragment
 from astdsl.emulator.in_flight import Use
 from astdsl.emulator.matrix import ELEMENT_BYTES, accumulate, multiply, widen
@@ -118,7 +119,7 @@ class Product:
             product = multiply(a, b)
             self._add_to_registers(-product if kind.sign < 0 else product)
         if m.guard is not None:
-            m.guard.end(self.operation, grouped=True)
+            m.guard.end(self.operation, by_group(self.group.number))
         for use in self.uses:
             m.in_flight.end(use)
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from astdsl.emulator.clocks import BY_GROUP, BY_MBARRIER, N_ASYNC, Clocks, Who
+from astdsl.emulator.clocks import BY_MBARRIER, Clocks, Who
 from astdsl.emulator.scalars import TYPES
 
 if TYPE_CHECKING:
@@ -68,12 +68,12 @@ class SharedRaces:
         self.stored = np.zeros((n, words // self._words_per_chunk), np.int32)
         self._loaded = np.zeros_like(self.stored)
         self._copied = np.zeros_like(self.stored)
-        # By how a read is waited for: `BY_MBARRIER` or `BY_GROUP`.
-        self._fetched = {by: np.zeros_like(self.stored) for by in (BY_MBARRIER, BY_GROUP)}
+        # By how a read is waited for: the actor that a wait tells of.
+        self._fetched = {BY_MBARRIER: np.zeros_like(self.stored)}
         self._newest_copy = self._newest_fetch = 0
         # Up to when the ordinary writes of each warp of a cluster are covered by a proxy fence.
         self._size = m.launch.cluster_size
-        self._covered = np.zeros((n // self._size, clocks.n_actors - N_ASYNC), np.int32)
+        self._covered = np.zeros((n // self._size, clocks.n_actors - clocks.n_async), np.int32)
         # The same for mbarriers that they made, which another fence covers as well.
         self._shown = np.zeros_like(self._covered)
 
@@ -247,7 +247,7 @@ class SharedRaces:
         """
         clocks = self._clocks
         rows, warps = np.nonzero(clocks.mask(lanes))
-        mine = clocks.known[rows, warps, :-N_ASYNC]
+        mine = clocks.known[rows, warps, : -clocks.n_async]
         mine[np.arange(len(rows)), clocks.actors(rows, warps)] = clocks.now
         np.maximum.at(self._shown, rows // self._size, mine)
         if not barriers_only:
@@ -314,11 +314,16 @@ class SharedRaces:
                 found.append((int(times[at]), f"the asynchronous operation that {verb} it"))
         return found
 
-    def done(self, index: Index, place: str, *, writes: bool, grouped: bool = False) -> None:
-        """Note that an operation issued at `place` has read or written chunks now."""
+    def done(self, index: Index, place: str, *, writes: bool, by: int | None) -> None:
+        """Note that an operation issued at `place` has read or written chunks now.
+
+        `by` is the actor that a wait for it tells of; None where several do.
+        """
         time = self._clocks.tick(place)
         if not writes:
-            self._fetched[BY_GROUP if grouped else BY_MBARRIER][index] = time
+            if by is None:
+                return
+            self._fetched.setdefault(by, np.zeros_like(self.stored))[index] = time
             self._newest_fetch = time
             return
         self._copied[index] = time

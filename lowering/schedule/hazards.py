@@ -6,7 +6,8 @@ After
     store x, ...; block_barrier; y = load x
 
 Invariant: between two accesses of one ref, one of them a write, every thread of the block has
-passed a barrier, unless the two are known to touch different elements.
+passed a barrier, unless the two are known to touch different elements. What a product has read is
+refilled only behind a barrier after a wait for products: each warpgroup waits for its own.
 """
 
 from __future__ import annotations
@@ -32,16 +33,20 @@ class _Pending:
     writes: set[Value] = field(default_factory=set)
     # Of memory that was only updated by atomics which give the same in any order: their kind.
     updates: dict[Value, str] = field(default_factory=dict)
+    # Whether warpgroups have waited for products since, each for its own.
+    waited: bool = False
 
     def clear(self) -> None:
+        self.waited = False
         self.reads.clear()
         self.writes.clear()
         self.updates.clear()
 
     def copy(self) -> _Pending:
-        return _Pending(set(self.reads), set(self.writes), dict(self.updates))
+        return _Pending(set(self.reads), set(self.writes), dict(self.updates), self.waited)
 
     def join(self, other: _Pending) -> None:
+        self.waited |= other.waited
         self.reads |= other.reads
         self.writes |= other.writes
         for ref, kind in other.updates.items():
@@ -58,7 +63,10 @@ def order_accesses(launch: ops.Launch, module: Module, apart: Iterable[Op]) -> o
     used = {v for op in walk(launch.body) for v in op.operands}
     unions = [op.refs for op in walk(launch.body) if isinstance(op, ops.Overlap)]
     same = {v: refs[0] for refs in unions for v in refs}
-    ordering = _Walk(constant, set(apart), used, same)
+    shares = launch.warpgroups > 1 and not launch.per_warpgroup
+    products = [op for op in walk(launch.body) if isinstance(op, ops.MatrixMultiply) and shares]
+    operands = {same.get(v, v) for op in products for v in (op.a, op.b)}
+    ordering = _Walk(constant, set(apart), used, same, operands)
     return map_regions(launch, lambda region: _of_body(ordering, region, launch))
 
 
@@ -67,15 +75,24 @@ def _of_body(ordering: _Walk, region: Block, launch: ops.Launch) -> Block:
 
 
 class _Walk:
-    """`same` leads from each buffer that shares its region with others to one for all of them."""
+    """`same` leads from each buffer that shares its region with others to one for all of them.
+
+    `operands` are the buffers that products of several warpgroups together read.
+    """
 
     def __init__(
-        self, constant: set[Value], apart: set[Op], used: set[Value], same: dict[Value, Value]
+        self,
+        constant: set[Value],
+        apart: set[Op],
+        used: set[Value],
+        same: dict[Value, Value],
+        operands: set[Value],
     ) -> None:
         self.constant = constant
         self.apart = apart
         self.used = used
         self.same = same
+        self.operands = operands
 
     def _memory(self, op: Any) -> Value:
         """Return the memory that an access touches."""
@@ -92,11 +109,15 @@ class _Walk:
         return with_ops(block, made)
 
     def _conflicts(self, op: Op, pending: _Pending) -> bool:
+        if isinstance(op, ops.CopyIn):
+            return pending.waited and self.same.get(op.buffer, op.buffer) in self.operands
         if not isinstance(op, _ACCESSES) or (op in self.apart and op.ref not in self.same):
             return False
         memory = self._memory(op)
         if isinstance(op, (ops.Load, ops.Gather)):
             return memory in pending.writes or memory in pending.updates
+        if pending.waited and memory in self.operands:
+            return True
         if isinstance(op, ops.Atomic):
             touched = pending.writes | pending.reads
             return memory in touched or not self._commutes(op, memory, pending)
@@ -112,6 +133,8 @@ class _Walk:
     def _op(self, op: Op, pending: _Pending) -> Op:
         if isinstance(op, _BARRIERS):
             pending.clear()
+        elif isinstance(op, ops.ProductWait):
+            pending.waited = True
         elif isinstance(op, (ops.Load, ops.Gather)) and op.ref not in self.constant:
             pending.reads.add(self._memory(op))
         elif isinstance(op, ops.Atomic):

@@ -41,6 +41,10 @@ from astdsl import (
     wgmma_wait,
 )
 from astdsl.errors import ProtocolError, WrongTarget
+from astdsl.ir import ops
+from astdsl.ir.core import walk
+from astdsl.lowering.schedule.kernel import schedule
+from astdsl.lowering.target import SM_90A
 from tests.witnesses import agree
 
 Array = np.ndarray[Any, Any]
@@ -492,6 +496,39 @@ def test_13_a_matrix_product_with_rings_by_hand(multiply: Any, targets: Any, tur
     given = (a, np.ascontiguousarray(b.T) if turned else b)
     found = agree(multiply, lambda: given, targets=targets, N=128, turned=turned)
     assert np.array_equal(found, a.astype(np.float32) @ b.astype(np.float32))
+
+
+@kernel
+def by_wgmma_of_stored(c: Out[f32, "128 128"], *, steps):
+    left, right, acc = SMEM((128, 64), f16), SMEM((64, 128), f16), ACC((128, 128))
+    for k in range(steps):
+        left[...], right[...] = full((128, 64), k, f16), full((64, 128), k + 1, f16)
+        commit_smem()
+        wgmma(acc, left, right)
+        wgmma_wait(0)
+    c[...] = acc[...]
+
+
+def test_what_a_product_reads_is_written_again_when_every_warpgroup_has_waited() -> None:
+    """Two warpgroups multiply, and each waits for its own product alone."""
+    a, b = np.ones((128, 320), np.float16), np.ones((320, 128), np.float16)
+    found = agree(by_wgmma_of_stored, lambda: (), targets=HOPPER, steps=4)
+    assert np.all(found == 64 * (0 * 1 + 1 * 2 + 2 * 3 + 3 * 4))
+    for lowered, refill in (
+        (by_wgmma.lower(a, b, N=128, turned=False, target="sm_90a"), ops.CopyIn),
+        (by_wgmma_of_stored.lower(steps=4, target="sm_90a"), ops.Store),
+    ):
+        (launch,) = (op for op in schedule(lowered.module, SM_90A).body.ops if op.regions)
+        assert isinstance(launch, ops.Launch)
+        assert launch.warpgroups == 2
+        (loop,) = (
+            op
+            for op in walk(launch.body)
+            if isinstance(op, ops.Loop)
+            and any(isinstance(inner, ops.MatrixMultiply) for inner in walk(op.body))
+        )
+        kinds = [type(op) for op in walk(loop.body)]
+        assert ops.BlockBarrier in kinds[: kinds.index(refill)]
 
 
 def test_a_call_that_names_no_target_takes_the_one_that_the_names_need(

@@ -17,6 +17,7 @@ import numpy as np
 import astdsl.emulator.isa.mbarrier as instructions
 from astdsl.emulator import machine
 from astdsl.emulator.asynchronous import Operation
+from astdsl.emulator.clocks import BY_MBARRIER
 from astdsl.emulator.copies import Transfer
 from astdsl.emulator.formats.fragments import TMEM_COLUMNS
 from astdsl.emulator.global_memory import GlobalMemory
@@ -255,9 +256,9 @@ class Watcher(SharedGuard):
         rows = np.arange(len(chosen)) if isinstance(index[0], slice) else index[0].reshape(-1)
         self.order.begin(operation, "shared", lanes, rows, masks, writes=writes)
 
-    def end(self, operation: Operation, *, grouped: bool = False) -> None:
-        super().end(operation, grouped=grouped)
-        self.order.end(operation, grouped=grouped)
+    def end(self, operation: Operation, by: int | None = BY_MBARRIER) -> None:
+        super().end(operation, by)
+        self.order.end(operation, grouped=by != BY_MBARRIER)
 
 
 class Sharing:
