@@ -102,6 +102,7 @@ def named_dtype(x: object) -> DType | None:
         return BY_NUMPY.get(np.dtype(x))
     return None
 
+
 _FLOAT_ORDER = (f16, f32, f64)
 
 
