@@ -312,13 +312,10 @@ def _permit_is_for_others(text: list[str], mutant: Mutant) -> bool:
 def _waited_again(text: list[str], mutant: Mutant) -> bool:
     """Say whether the same barrier is waited for again before anything relies on it.
 
-    Of a test of the other phase only the answer differs, which no loop may ask for again. In the
-    place of one that is deleted stands the answer that it has passed.
+    In the place of one that is deleted stands the answer that it has passed.
     """
     mine = re.search(r"mbarrier\.test_wait\S* \S+, (\[%\w+\])", mutant.before)
-    if not mine or mutant.change not in ("deleted", "relaxed", "other parity"):
-        return False
-    if mutant.change == "other parity" and any(_back_branches(text, mutant.line)):
+    if not mine or mutant.change not in ("deleted", "relaxed"):
         return False
     again = re.compile(rf"mbarrier\.try_wait\S* \S+, {re.escape(mine[1])}")
     after = [text[at] for at in reached(text, mutant.line, 1, again)]
@@ -336,7 +333,11 @@ def _tensor_fence_orders_nothing(text: list[str], mutant: Mutant) -> bool:
     if not _is(mutant, r"tcgen05\.fence"):
         return False
     starts = [mutant.line, *_returns(text, mutant.line)]
-    if not _any(text[: mutant.line], TENSOR) and len(starts) == 1:
+    # What does not come after it in this thread may come before it in another.
+    later = reached(text, mutant.line, 1)
+    if len(starts) == 1 and not any(
+        TENSOR.search(line) for at, line in enumerate(text) if at not in later
+    ):
         return True
     kind = re.compile(re.escape(mutant.before.rstrip(";")))
     for start in starts:
@@ -348,7 +349,20 @@ def _tensor_fence_orders_nothing(text: list[str], mutant: Mutant) -> bool:
     return True
 
 
+def _all_meet_everywhere(text: list[str], mutant: Mutant) -> bool:
+    """Say whether each barrier is one of all threads, so that no phase of any can mix.
+
+    Where threads did not meet at the same instruction, the mutant's runs do not end.
+    """
+    if not _is(mutant, r"bar\.sync", "other barrier"):
+        return False
+    (threads,) = {m[1] for line in text if (m := re.match(r"\.maxntid (\d+)", line))} or {""}
+    barriers = [line for line in text if re.search(r"\bbar(?:rier)?\.(?!cluster|warp)", line)]
+    return all(re.match(rf"bar\.sync \d+, {threads};", line) for line in barriers)
+
+
 REASONS: dict[str, Holds] = {
+    "every barrier of the kernel is one of all its threads": _all_meet_everywhere,
     "a proxy fence before the barrier shows the mbarriers too": _other_fence_shows_barriers,
     "a fence before it shows the mbarriers, and none is made between": _shown_before,
     "no thread has stored to shared memory yet, and the mbarriers are shown": _nothing_to_cover,
