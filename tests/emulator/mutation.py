@@ -18,7 +18,6 @@ from tests.emulator.equivalence import equivalence, one_lane_on_both_sides
 from tests.emulator.mutants import Mutant, mutants
 from tests.emulator.programs import SUBJECTS
 from tests.emulator.recording import WRONG, Program, record
-from tests.emulator.unjudged import survivors
 from tests.emulator.watching import without
 
 SCHEDULES: tuple[dict[str, Any], ...] = (
@@ -28,7 +27,6 @@ SCHEDULES: tuple[dict[str, Any], ...] = (
     {"completion": 1, "order": 2},
 )
 SURVIVED = "survived"
-UNJUDGED = "not judged yet"
 TOO_WEAK = "found, and equivalent for a reason that is too weak"
 FAILURES = (SURVIVED, TOO_WEAK)
 NOT_EXECUTED = "no thread of this launch executes it"
@@ -64,10 +62,8 @@ def verdict(program: Program, mutant: Mutant) -> str:
 
 
 def verdicts(program: Program, chosen: Iterable[Mutant]) -> dict[Mutant, str]:
-    """Return the verdict on each mutant; `UNJUDGED` on survivors that are on the list of those."""
-    found = {mutant: verdict(program, mutant) for mutant in chosen}
-    lost = [mutant for mutant, what in found.items() if what == SURVIVED]
-    return found | dict.fromkeys(set(lost) - set(survivors(program.name, lost)), UNJUDGED)
+    """Return the verdict on each mutant."""
+    return {mutant: verdict(program, mutant) for mutant in chosen}
 
 
 def _what_runs_tells(program: Program, mutant: Mutant) -> str:
@@ -121,7 +117,7 @@ def _score(program: Program, first: int, step: int, show: bool) -> Counter[str]:
 def _kind(what: str) -> str:
     if re.fullmatch(r"E\d+", what):
         return "reported"
-    return what if what in (WRONG, UNJUDGED, *FAILURES) else "equivalent"
+    return what if what in (WRONG, *FAILURES) else "equivalent"
 
 
 if __name__ == "__main__":

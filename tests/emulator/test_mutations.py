@@ -14,7 +14,6 @@ from tests.emulator.mutants import Mutant, mutants
 from tests.emulator.mutation import FAILURES, SCHEDULES, main, recorded, verdicts
 from tests.emulator.programs import SUBJECTS
 from tests.emulator.recording import Program
-from tests.emulator.unjudged import UNJUDGED, survivors
 
 STEP = 30
 TEXT = """mbarrier.init.shared::cta.b64 [%r5], %r6;
@@ -97,13 +96,22 @@ def test_a_fence_of_products_is_equivalent_where_another_follows_the_last_access
     assert not equivalence([*lines[:2], *lines[4:]], Mutant(2, "deleted", fence, ""))
 
 
+def test_a_barrier_of_all_threads_may_have_another_number_where_every_one_is_such() -> None:
+    lines = [".visible .entry k(", ".maxntid 128", "bar.sync 0, 128;", "bar.sync 0, 128;"]
+    mutant = Mutant(2, "other barrier", lines[2], "bar.sync 1, 128;")
+    assert equivalence(lines, mutant)
+    for other in ("bar.sync 1, 64;", "@%p1 bar.sync 1, 128;", "bar.arrive 1, 128;"):
+        assert not equivalence([*lines, other], mutant)
+
+
+def test_a_fence_of_tensor_memory_counts_what_other_threads_do() -> None:
+    fence = "tcgen05.fence::after_thread_sync;"
+    lines = [".visible .entry k(", fence, "tcgen05.st.sync.aligned.32x32b.x1.b32 [%r1], {%r2};"]
+    assert equivalence(lines, Mutant(1, "deleted", fence, ""))
+    of_another = ["@%p1 bra $other;", *lines[1:], "ret;", "$other:", "tcgen05.mma.cta_group::1;"]
+    assert not equivalence([lines[0], *of_another], Mutant(2, "deleted", fence, ""))
+
+
 def test_the_score_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--only", "ring", "--part", "3/40"]) == 0
     assert "ring: 1 mutants: 1 reported" in capsys.readouterr().out
-
-
-def test_one_more_than_the_list_has_of_a_kind_has_survived(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(UNJUDGED, "a program", {"deleted: bar.sync 0;": 2})
-    same = [Mutant(line, "deleted", "bar.sync 0;", "") for line in range(3)]
-    assert survivors("a program", same) == same[2:]
-    assert survivors("no such program", same) == same

@@ -197,6 +197,18 @@ SUBJECTS = (
         "bench/kernels.py", "matmul_of_rows", (("f2", (70, 40)), ("f2", (20, 40))), (_PRODUCT,),
         _SMALL_PRODUCT, needs_outputs=True,
     ),
+    Subject(
+        "bench/kernels.py", "matmul_gelu", (("f2", (70, 40)), ("f2", (20, 40)), ("f4", (20,))),
+        (("f2", (70, 20)),), _SMALL_PRODUCT,
+    ),
+    Subject(
+        "bench/kernels.py", "matmul_streamed", _MATRICES, (("f2", (70, 20)),), _SMALL_PRODUCT,
+    ),
+    Subject("bench/kernels.py", "softmax", (_TABLE,), (_TABLE,), (("bn=1024", "bn=32"),)),
+    Subject("bench/kernels.py", "row_sums", (_TABLE,), (_COLUMN,), (("bn=1024", "bn=16"),)),
+    Subject(
+        "bench/kernels.py", "column_sums", (_TABLE,), (_ROW,), (("bm=64, bn=128", "bm=4, bn=16"),),
+    ),
     Subject("examples/transpose.py", "transpose", (_IMAGE,), (("f4", (40, 20)),)),
     Subject(
         "examples/grouped_matmul.py", "grouped_matmul",

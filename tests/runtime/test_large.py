@@ -109,8 +109,8 @@ def touched(x: In[f32, "4"], o: Out[f32, "M 4"]):
 
 
 def test_an_output_that_spans_more_than_can_be_noted_is_refused() -> None:
-    memory = np.zeros(4, np.float32)
-    far = np.lib.stride_tricks.as_strided(memory, (2, 4), (1 << 47, 4))
+    memory = np.ones(8, np.float32)  # what is read lies before the output, not among its rows
+    far = np.lib.stride_tricks.as_strided(memory[4:], (2, 4), (1 << 47, 4))
     with pytest.raises(DeviceError, match="spans 140737488355344 bytes") as caught:
-        touched.on("emulator")(np.ones(4, np.float32), far)
+        touched.on("emulator")(memory[:4], far)
     assert "closer together" in caught.value.help
