@@ -113,20 +113,26 @@ class Transfer:
         warp = self.m.warp_of(self.lanes)
         return Operation(perform, self.what, place, blocks=self.rows, warp=warp)
 
-    def waiter(self) -> int | None:
-        """Return which actor a wait of the issuing warpgroup tells of, None for several."""
+    def has_read(self, operation: Operation) -> None:
+        """End the operation's reads, each of which the group of its lane's warpgroup tells of."""
+        guard = self.m.guard
+        if guard is None:
+            return
+        guard.end(operation, None)
         groups = self.m.thread_of[self.lanes.index] // WARPGROUP_THREADS
-        return by_group(int(groups[0])) if all_of(groups == groups[0]) else None
+        for group in np.unique(groups).tolist():
+            index = self.chunks(groups == group)
+            guard.races.done(index, operation.place, writes=False, by=by_group(group))
 
-    def chunks(self) -> Index:
-        """Return the index of the 16-byte chunks of shared memory that the copy touches."""
-        first = self.starts // CHUNK_BYTES
+    def chunks(self, boxes: Any = slice(None)) -> Index:
+        """Return the index of the 16-byte chunks of shared memory that (some) boxes touch."""
+        rows, first = self.rows[boxes], self.starts[boxes] // CHUNK_BYTES
         count = self.size_bytes // CHUNK_BYTES
         if all_of(first == first[0]):
             span = slice(int(first[0]), int(first[0]) + count)
-            return chunk_index(self.rows, span, self.m.n_blocks)
+            return chunk_index(rows, span, self.m.n_blocks)
         spans = first[:, None] + np.arange(count)
-        return chunk_index(self.rows, spans, self.m.n_blocks, per_row=True)
+        return chunk_index(rows, spans, self.m.n_blocks, per_row=True)
 
     def _shared(self) -> tuple[Array, Index]:
         """Return shared memory as [blocks, units] and the index of this copy's units."""
@@ -415,8 +421,7 @@ class BulkStore:
             self._values = self._transfer.read_shared()
             # The block may end now: only global memory is still to be written.
             self.operation.blocks = None
-            if self._transfer.m.guard is not None:
-                self._transfer.m.guard.end(self.operation, self._transfer.waiter())
+            self._transfer.has_read(self.operation)
 
     def _perform(self) -> None:
         self.read()
