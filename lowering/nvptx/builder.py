@@ -293,7 +293,7 @@ class Builder:
         """Make a vector out of scalars, or of the vectors whose lanes they are."""
         if values[0].is_constant and values.count(values[0]) == len(values):
             return repeated(values[0], len(values))
-        whole = self.vectors(values) or ()
+        whole = self.vectors(values)
         if len(whole) == 1:
             return whole[0]
         if len(whole) == 2 and whole[0].type == whole[1].type:
@@ -319,24 +319,24 @@ class Builder:
             lanes.append(lane)
         return lanes
 
-    def vectors(self, values: Sequence[LV]) -> list[LV] | None:
+    def vectors(self, values: Sequence[LV]) -> list[LV]:
         """Return the vectors whose lanes `values` are, one after the other and each in full.
 
-        None if some value is no lane, or not in its vector's order.
+        Nothing if some value is no lane, or not in its vector's order.
         """
         found: list[LV] = []
         expected, count = 0, 0
         for value in values:
             lane = self._lanes.get(value.name)
             if lane is None or lane.number != expected:
-                return None
+                return []
             if expected == 0:
                 found.append(lane.vector)
                 count = lanes_of(lane.vector.type)
             elif lane.vector != found[-1]:
-                return None
+                return []
             expected = (expected + 1) % count
-        return None if expected else found
+        return [] if expected else found
 
     def splat(self, value: LV, lanes: int) -> LV:
         """Make a vector with `value` in every lane."""

@@ -107,7 +107,7 @@ def _is_first(builder: Builder, thread: LV) -> LV:
 
 
 def _elected(builder: Builder) -> LV:
-    (result,) = builder.asm(barriers.ELECT, i32(warp.FULL_MASK))
+    (result,) = builder.asm(warp.ELECT, i32(warp.FULL_MASK))
     return result
 
 

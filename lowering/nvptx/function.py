@@ -21,7 +21,7 @@ from astdsl.lowering.layout.conversion import Conversion, Plan, register_moves
 from astdsl.lowering.layout.inference import Placement, coalesced
 from astdsl.lowering.layout.registers import REPLICATED, Digit, Layout, normalised
 from astdsl.lowering.layout.shared import SharedPlan
-from astdsl.lowering.nvptx.asm.barriers import SHARED_BASE
+from astdsl.lowering.nvptx.asm.memory import SHARED_BASE
 from astdsl.lowering.nvptx.builder import Builder
 from astdsl.lowering.nvptx.crew import Crew, own_warpgroup, warpgroup_among, whole_block
 from astdsl.lowering.nvptx.lanes import LaneTables

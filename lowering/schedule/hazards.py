@@ -12,7 +12,7 @@ refilled only behind a barrier after a wait for products: each warpgroup waits f
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -63,11 +63,17 @@ def order_accesses(launch: ops.Launch, module: Module, apart: Iterable[Op]) -> o
     used = {v for op in walk(launch.body) for v in op.operands}
     unions = [op.refs for op in walk(launch.body) if isinstance(op, ops.Overlap)]
     same = {v: refs[0] for refs in unions for v in refs}
-    shares = launch.warpgroups > 1 and not launch.per_warpgroup
-    products = [op for op in walk(launch.body) if isinstance(op, ops.MatrixMultiply) and shares]
-    operands = {same.get(v, v) for op in products for v in (op.a, op.b)}
+    operands = {same.get(v, v) for v in _read_by_warpgroups(launch)}
     ordering = _Walk(constant, set(apart), used, same, operands)
     return map_regions(launch, lambda region: _of_body(ordering, region, launch))
+
+
+def _read_by_warpgroups(launch: ops.Launch) -> Iterator[Value]:
+    """Yield what products of several warpgroups together read."""
+    if launch.warpgroups > 1 and not launch.per_warpgroup:
+        for op in walk(launch.body):
+            if isinstance(op, ops.MatrixMultiply):
+                yield from (op.a, op.b)
 
 
 def _of_body(ordering: _Walk, region: Block, launch: ops.Launch) -> Block:

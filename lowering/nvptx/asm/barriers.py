@@ -12,17 +12,6 @@ from astdsl.lowering.nvptx.asm.row import AsmRow, Effect
 
 _ADDRESS = {"bar": "i32"}
 
-# LLVM writes the name of the shared array anew in every block, and ptxas reads the block's rank in
-# its cluster each time; what is in a register stays there.
-SHARED_BASE = AsmRow(
-    name="mov.shared",
-    text="mov.b32 $base, $array;",
-    effect=Effect.PURE,
-    outputs={"base": "i32"},
-    inputs={"array": "i32"},
-)
-"""Keep the address of the block's shared memory in a register."""
-
 MBARRIER_INIT = AsmRow(
     name="mbarrier.init",
     text="mbarrier.init.shared::cta.b64 [$bar], $count;",
@@ -114,15 +103,6 @@ WARP_SYNC = AsmRow(
     effect=Effect.ACTS,
     inputs={"members": "i32"},
 )
-
-ELECT = AsmRow(
-    name="elect.sync",
-    text="elect.sync _|$elected, $members;",
-    effect=Effect.CONVERGES,
-    outputs={"elected": "i1"},
-    inputs={"members": "i32"},
-)
-"""True in exactly one of the member threads of the warp, the same one each time."""
 
 
 @cache

@@ -1,4 +1,4 @@
-"""Loads and stores of one element that happen only where a predicate holds; taking room in a log.
+"""Loads and stores of one element where a predicate holds; room in a log; where shared memory is.
 
 Source: PTX ISA 9.7.9.8 (ld), 9.7.9.11 (st) and 9.7.13.5 (atom). The result of a load is tied to the
 value that it has where nothing is loaded.
@@ -11,6 +11,17 @@ from functools import cache
 from astdsl.lowering.nvptx.asm.row import AsmRow, Effect
 from astdsl.lowering.nvptx.values import GLOBAL, bits_of
 
+# LLVM writes the name of the shared array anew in every block, and ptxas reads the block's rank in
+# its cluster each time; what is in a register stays there.
+SHARED_BASE = AsmRow(
+    name="mov.shared",
+    text="mov.b32 $base, $array;",
+    effect=Effect.PURE,
+    outputs={"base": "i32"},
+    inputs={"array": "i32"},
+)
+"""Keep the address of the block's shared memory in a register."""
+
 TAKE_WORDS = AsmRow(
     name="atom.add",
     text="atom.relaxed.gpu.global.add.u32 $first, [$log], $words;",
@@ -18,7 +29,6 @@ TAKE_WORDS = AsmRow(
     outputs={"first": "i32"},
     inputs={"log": GLOBAL, "words": "i32"},
 )
-
 
 PREFETCH_L2 = AsmRow(
     name="prefetch.L2",

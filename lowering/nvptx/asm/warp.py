@@ -1,4 +1,4 @@
-"""Exchanges among the threads of a warp, and matrix moves through shared memory.
+"""Exchanges among the threads of a warp, elections, and matrix moves through shared memory.
 
 Source: PTX ISA 9.7.9.6 (shfl), 9.7.13 (vote, redux), 9.7.14 (ldmatrix, stmatrix).  Every row
 takes the mask of the members last.
@@ -22,6 +22,15 @@ BALLOT = AsmRow(
     outputs={"votes": "i32"},
     inputs={"predicate": "i1", "members": "i32"},
 )
+
+ELECT = AsmRow(
+    name="elect.sync",
+    text="elect.sync _|$elected, $members;",
+    effect=Effect.CONVERGES,
+    outputs={"elected": "i1"},
+    inputs={"members": "i32"},
+)
+"""True in exactly one of the member threads of the warp, the same one each time."""
 
 
 @cache

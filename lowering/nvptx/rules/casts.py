@@ -55,7 +55,7 @@ def _all_converted(
         values = [read(builder, x) for x in values] if read else _unpacked(builder, source, values)
         source = f32
     if target not in SMALL:
-        vectors = builder.vectors(values) if {source, target} <= PACKED_DTYPES else None
+        vectors = builder.vectors(values) if {source, target} <= PACKED_DTYPES else []
         found = [converted(emitter, source, target, x) for x in vectors or values]
         return unpacked(emitter, found) if vectors else found
     singles = [_to_single(emitter, source, x) for x in values]

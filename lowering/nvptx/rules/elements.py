@@ -66,20 +66,17 @@ def unpacked(emitter: Emitter, vectors: Sequence[LV]) -> list[LV]:
 def _rows_of_vectors(emitter: Emitter, columns: Sequence[Sequence[LV]]) -> list[tuple[LV, ...]]:
     """Return the operands as vectors of equal types; nothing if they are not."""
     wide = [emitter.builder.vectors(column) for column in columns]
-    known = next((column for column in wide if column), None)
-    if known is None:
-        return []
-    lanes = [lanes_of(each.type) for each in known]
+    lanes = [lanes_of(each.type) for each in next(filter(None, wide), [])]
     spread = [
         found or _repeated(emitter, column, lanes)
         for found, column in zip(wide, columns, strict=True)
     ]
-    rows = list(zip(*(column or () for column in spread), strict=False))
-    return rows if all(len({each.type for each in row}) == 1 for row in rows) else []
+    is_alike = len({tuple(each.type for each in column) for column in spread}) == 1
+    return list(zip(*spread, strict=True)) if is_alike else []
 
 
-def _repeated(emitter: Emitter, column: Sequence[LV], lanes: Sequence[int]) -> list[LV] | None:
-    """Return vectors of `lanes` of a column that is the same in all lanes of each.
+def _repeated(emitter: Emitter, column: Sequence[LV], lanes: Sequence[int]) -> list[LV]:
+    """Return vectors of `lanes` of a column that is the same in all lanes of each, or nothing.
 
     Numbers cost nothing; registers are repeated where there are packed instructions.
     """
@@ -89,7 +86,7 @@ def _repeated(emitter: Emitter, column: Sequence[LV], lanes: Sequence[int]) -> l
     for count in lanes:
         first = column[place]
         if column[place : place + count].count(first) != count or not (packs or first.is_constant):
-            return None
+            return []
         if (first, count) not in made:
             made[first, count] = emitter.builder.splat(first, count)
         found.append(made[first, count])

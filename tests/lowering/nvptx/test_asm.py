@@ -185,7 +185,7 @@ def test_a_product_in_tensor_memory_assembles_without_messages() -> None:
         builder.asm(tcgen05.RELINQUISH)
     builder.asm(barriers.bar_sync(0, 128))
     columns = builder.load("i32", builder.shared(8), 4)
-    (leader,) = builder.asm(barriers.ELECT, i32(-1))
+    (leader,) = builder.asm(warp.ELECT, i32(-1))
     with builder.guarded(builder.and_(first_warp, leader), "multiply"):
         builder.asm(tcgen05.mma("f16"), columns, i64(1), i64(2), i32(3), i1(False))
         builder.asm(tcgen05.COMMIT, bar)
