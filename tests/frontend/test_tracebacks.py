@@ -8,6 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import astdsl
+from astdsl import lowering
 from astdsl.errors import KernelError
 from tests.frontend.test_spans import module_of
 
@@ -30,6 +32,10 @@ FAILURES = {
 }
 
 
+# The package's own folders, whatever that of the checkout is called.
+OURS = [str(Path(str(module.__file__)).parent) for module in (astdsl, lowering)]
+
+
 def shown(line: str, folder: Path) -> str:
     """Return the traceback of calling a kernel whose only line is `line`."""
     module = module_of(folder / "mine.py", HEADER + f"    {line}\n")
@@ -46,10 +52,10 @@ def test_an_exception_of_the_user_s_python_shows_the_user_s_lines(
     assert FAILURES[line] in text
     assert line.partition(":")[0] in text
     assert "in kernel `f`, mine.py:" in text
-    assert "/astdsl/" not in text
+    assert not any(folder in text for folder in OURS)
 
 
 def test_a_mistake_shows_no_traceback_of_ours(tmp_path: Path) -> None:
     text = shown("o[0:4] = zeroes((4,))", tmp_path)
     assert "did you mean `zeros`?" in text
-    assert "/astdsl/" not in text
+    assert not any(folder in text for folder in OURS)
