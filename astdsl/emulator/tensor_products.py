@@ -24,6 +24,7 @@ from astdsl.emulator.tensor_memory import COLUMN_MASK, GROUP_LANES, LANE_SHIFT, 
 from astdsl.emulator.tiles import SharedTile, read_tiles
 
 if TYPE_CHECKING:
+    from astdsl.emulator.faults import DeviceFault
     from astdsl.emulator.lanes import Lanes
     from astdsl.emulator.machine import Machine
     from astdsl.emulator.scalars import Array, BoolArray
@@ -58,32 +59,38 @@ class ScaleTile:
     """The scales of one operand for one step: byte `first` on, `count` of them for each row.
 
     Row r has its scales in lane r % 32 of column `column + r / 32`, and the same in all four
-    partitions of 32 lanes (PTX ISA 9.7.16.10.7).
+    partitions of 32 lanes (PTX ISA 9.7.16.10.7). With `halves` = 2 the first half of the rows lies
+    so in partitions 0 and 1, and the second in 2 and 3: where a pair has M = 128, these multiply
+    the left and the right half of D (CuTe `tmem_sf_frg`, "SFB, 2x2 datapath").
     """
 
     rows: int
     column: int
     first: int
     count: int
+    halves: int = 1
 
     @property
     def tile(self) -> TensorTile:
         """Return the cells that hold the scales."""
-        return TensorTile(np.arange(128), slice(self.column, self.column + -(-self.rows // 32)))
+        n_columns = -(-self.rows // (32 * self.halves))
+        return TensorTile(np.arange(128), slice(self.column, self.column + n_columns))
 
     def read(self, data: Array, blocks: Array, name: str) -> Array:
         """Return the scales, [blocks, rows, count]; raises `FormatError` for unequal copies."""
-        row, copies = np.arange(self.rows), np.arange(0, 128, 32)
-        lanes = copies[:, None] + row % 32
-        cells = data[blocks[:, None, None], lanes, self.column + row // 32]
-        raw = cells.view(np.uint8).reshape(len(blocks), len(copies), self.rows, 4)
+        row = np.arange(self.rows // self.halves)
+        copies = np.arange(0, 128, 32).reshape(self.halves, -1)
+        lanes = copies[:, :, None] + row % 32
+        cells = data[blocks[:, None, None, None], lanes, self.column + row // 32]
+        raw = cells.view(np.uint8).reshape(*cells.shape, 4)
         raw = raw[..., self.first : self.first + self.count]
-        if (raw != raw[:, :1]).any():
+        if (raw != raw[:, :, :1]).any():
+            which = "all four partitions" if self.halves == 1 else "both partitions of each half"
             raise FormatError(
-                f"the scale factors from column {self.column} on are not the same in all four "
-                "partitions of 32 lanes"
+                f"the scale factors from column {self.column} on are not the same in {which} "
+                "of 32 lanes"
             )
-        return widen(raw[:, 0], name)
+        return widen(raw[:, :, 0].reshape(len(blocks), self.rows, -1), name)
 
 
 class Step(NamedTuple):
@@ -256,10 +263,13 @@ class TensorProduct:
         try:
             factors = np.concatenate([s.read(data, self.rows, name) for s in scales], axis=2)
         except FormatError as error:
-            self.m.pc = self.pc
-            raise self.m.fault("E281", str(error), int(self.lanes.index[0])) from None
+            raise self._malformed(str(error)) from None
         scaled: Array = values * np.repeat(factors, values.shape[2] // factors.shape[2], axis=2)
         return scaled
+
+    def _malformed(self, message: str) -> DeviceFault:
+        self.m.pc = self.pc
+        return self.m.fault("E281", message, int(self.lanes.index[0]))
 
     def _b_values(self) -> Array:
         tiles = [step.b for step in self.steps]
@@ -275,13 +285,25 @@ class TensorProduct:
         shared = [step.a for step in self.steps if isinstance(step.a, SharedTile)]
         if shared:
             return read_tiles(self.m, self.rows, shared, name)
-        data = tensor_memory(self.m).data
         tiles = [step.a for step in self.steps if isinstance(step.a, TensorTile)]
-        found = self._wide_rows(tiles) if name == "f16" else None
+        found = self._wide_rows(tiles) if name == "f16" and self._is_whole else None
         if found is not None:
             return found
-        parts = [np.ascontiguousarray(data[self._index(tile)]) for tile in tiles]
+        parts = [self._cells_of_a(tile) for tile in tiles]
         return np.concatenate([widen(part.view(np.uint8), name) for part in parts], axis=2)
+
+    def _cells_of_a(self, tile: TensorTile) -> Array:
+        """Return the cells of A's rows; where D is two halves side by side, each has its copy."""
+        cells = np.ascontiguousarray(tensor_memory(self.m).data[self._index(tile)])
+        if self._is_whole:
+            return cells
+        upper, lower = np.split(cells, 2, axis=1)
+        if (upper != lower).any():
+            raise self._malformed(
+                "A's 64 rows in a block's tensor memory are not the same in lanes 64 to 127 as in "
+                "lanes 0 to 63"
+            )
+        return np.ascontiguousarray(upper)
 
     def _wide_rows(self, tiles: list[TensorTile]) -> Array | None:
         """Return float16 tiles of whole rows that follow each other, None where they do not."""

@@ -34,6 +34,7 @@ from tests.emulator import (
     test_mma,
     test_pairs,
     test_remote,
+    test_scaled_pairs,
     test_short_sums,
     test_tcgen05,
     test_tma,
@@ -45,8 +46,8 @@ from tests.runtime.drivers import StubApi
 
 MODULES = (
     test_arith, test_block_scaled, test_cluster_copies, test_convert, test_copy, test_floating,
-    test_logic, test_matrix_access, test_mma, test_pairs, test_remote, test_short_sums,
-    test_tcgen05, test_tma, test_warp, test_wgmma,
+    test_logic, test_matrix_access, test_mma, test_pairs, test_remote, test_scaled_pairs,
+    test_short_sums, test_tcgen05, test_tma, test_warp, test_wgmma,
 )  # fmt: skip
 # Tests of faults and of the emulator's own parts ask nothing of a GPU.
 EMULATORS_OWN = ("fault(", "raises(", "add_products(", "@given", "launched(")

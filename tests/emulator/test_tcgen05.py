@@ -174,6 +174,15 @@ def test_operands_may_be_transposed(transposes: tuple[bool, bool], mode: Swizzle
     assert np.array_equal(out, a.astype(np.float32) @ b.astype(np.float32).T)
 
 
+def test_128_rows_may_have_8_columns() -> None:
+    a, b = random_tile(128, 16, "f16"), random_tile(8, 16, "f16")
+    fields = InstructionDescriptor(128, 8, "f16", "f16", "f32")
+    image, code = operands(a, b)
+    code = finished(code + product(fields.encode(MMA_KINDS["f16"]), "f16"))
+    out = launch(code + load(8), image, 8).view(np.float32)
+    assert np.array_equal(out, a.astype(np.float32) @ b.astype(np.float32).T)
+
+
 def test_tf32_may_be_transposed_in_atoms_of_32_bytes() -> None:
     a, b = random_tile(128, 8, "tf32"), random_tile(32, 8, "tf32")
     image = np.zeros(IMAGE_BYTES, np.uint8)

@@ -87,8 +87,8 @@ def _named(table: dict[int, str], code: int, what: str, kind: MmaKind) -> str:
 def decode_instruction(bits: int, kind: MmaKind, n_blocks: int = 1) -> InstructionDescriptor:
     """Decode and check the descriptor of a dense product of one block or of two.
 
-    M is 64 or 128; N is 8 to 256 in steps of 8 for M = 64, of 16 for M = 128. For two blocks M is
-    128 or 256, and N 16 to 256 in steps of 16 (PTX ISA table 39).
+    M is 64 or 128, N 8 to 256 in steps of 8; for two blocks M is 128 or 256, and N 16 to 256 in
+    steps of 16. Integers have steps of 16 above N = 32, for two blocks of 32 (PTX ISA table 39).
     """
     if bits & 0b111:
         raise FormatError("instruction descriptor: sparse operands are not supported")
@@ -100,7 +100,7 @@ def decode_instruction(bits: int, kind: MmaKind, n_blocks: int = 1) -> Instructi
     if kind.name != "i8" and saturate:
         raise FormatError("instruction descriptor: only kind::i8 saturates")
     m, n = (bits >> 24 & 31) << 4, (bits >> 17 & 63) << 3
-    _check_extents(m, n, n_blocks)
+    _check_extents(m, n, (64 * n_blocks, 128 * n_blocks), kind, n_blocks)
     return InstructionDescriptor(
         m, n,
         _named(kind.operands, bits >> 7 & 7, "A", kind),
@@ -110,14 +110,17 @@ def decode_instruction(bits: int, kind: MmaKind, n_blocks: int = 1) -> Instructi
     )  # fmt: skip
 
 
-def _check_extents(m: int, n: int, n_blocks: int) -> None:
-    allowed = (64 * n_blocks, 128 * n_blocks)
+def _check_extents(m: int, n: int, allowed: tuple[int, ...], kind: MmaKind, n_blocks: int) -> None:
     if m not in allowed:
-        which = "64 or 128 for one block" if n_blocks == 1 else "128 or 256 for a pair of blocks"
-        raise FormatError(f"instruction descriptor: M is {m}, must be {which}")
-    step = 8 if m == 64 else 16
-    if n % step or not step <= n <= 256:
-        raise FormatError(f"instruction descriptor: N is {n}, must be {step}..256 step {step}")
+        which = " or ".join(str(each) for each in allowed)
+        blocks = "one block" if n_blocks == 1 else "a pair of blocks"
+        raise FormatError(f"instruction descriptor: M is {m}, must be {which} for {blocks}")
+    least = 8 * n_blocks
+    step = 2 * least if kind.name == "i8" and (n > 32 or n_blocks == 2) else least
+    if n % step or not least <= n <= 256:
+        raise FormatError(
+            f"instruction descriptor: N is {n}, must be a multiple of {step} up to 256"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +134,7 @@ class ScaleIds:
 def decode_scaled_instruction(
     bits: int, kind: MmaKind, n_blocks: int = 1
 ) -> tuple[InstructionDescriptor, ScaleIds]:
-    """Decode the descriptor of a block-scaled product (PTX ISA tables 43, 44)."""
+    """Decode the descriptor of a block-scaled product (PTX ISA tables 39, 43, 44)."""
     if bits & 0b111:
         raise FormatError("instruction descriptor: sparse operands are not supported")
     if bits >> 31:
@@ -139,9 +142,7 @@ def decode_scaled_instruction(
     if not kind.can_transpose and bits >> 15 & 3:
         raise FormatError(f"instruction descriptor: kind::{kind.name} cannot transpose")
     m, n = (bits >> 27 & 3) << 7, (bits >> 17 & 63) << 3
-    _check_extents(m, n, n_blocks)
-    if n_blocks == 2 and m == 128:
-        raise FormatError("block-scaled products of M = 128 on two blocks are not supported")
+    _check_extents(m, n, (128,) if n_blocks == 1 else (128, 256), kind, n_blocks)
     b_width = 7 if kind.can_transpose else 3
     descriptor = InstructionDescriptor(
         m, n,

@@ -157,7 +157,8 @@ class _Mma:
             raise FormatError("blocks with A at different addresses of tensor memory")
         address, columns = int(a_bits[0]), depth * size // 4
         if self.n_blocks == 2:
-            return pair_tile_at(address, a_rows, columns), b
+            # 64 rows lie there twice: each half of the lanes multiplies half of the columns.
+            return pair_tile_at(address, 128, columns), b
         return tile_at(address, a_rows, columns), b
 
     def _continues(
@@ -201,9 +202,10 @@ class _ScaledMma(_Mma):
             if first + self._count > 4:
                 raise FormatError(f"{self._count} scales do not lie from byte {first} of a cell on")
         a, b = (int(each[0]) & COLUMN_MASK for each in addresses)
+        halves = 2 if self.n_blocks == 2 and descriptor.m == 128 else 1
         return descriptor, (
             ScaleTile(descriptor.m // self.n_blocks, a, ids.a, self._count),
-            ScaleTile(descriptor.n, b, ids.b, self._count),
+            ScaleTile(descriptor.n, b, ids.b, self._count, halves),
         )
 
 

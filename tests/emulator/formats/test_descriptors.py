@@ -100,7 +100,8 @@ def test_instruction_fields_stand_where_the_isa_puts_them() -> None:
     [
         (1 << 2, "f16", "sparse"),
         (1 << 4 | 16 << 17 | 2 << 24, "f16", "M is 32"),
-        (1 << 4 | 1 << 17 | 8 << 24, "f16", "N is 8"),
+        (1 << 4 | 33 << 17 | 8 << 24, "f16", "N is 264"),
+        (2 << 4 | 5 << 17 | 8 << 24, "i8", "N is 40, must be a multiple of 16"),
         (1 << 4 | 3 << 7 | 16 << 17 | 8 << 24, "f16", "no A type 3"),
         (2 << 4 | 16 << 17 | 8 << 24, "f16", "no D type 2"),
         (1 << 3 | 1 << 4 | 16 << 17 | 8 << 24, "f16", "saturates"),
@@ -110,6 +111,18 @@ def test_instruction_fields_stand_where_the_isa_puts_them() -> None:
 def test_illegal_instruction_descriptors_are_refused(bits: int, kind: str, message: str) -> None:
     with pytest.raises(FormatError, match=message):
         decode_instruction(bits, MMA_KINDS[kind])
+
+
+@pytest.mark.parametrize(("kind", "n_blocks", "n"), [("f16", 1, 8), ("i8", 1, 24), ("f16", 2, 16)])
+def test_n_counts_in_the_steps_of_its_kind(kind: str, n_blocks: int, n: int) -> None:
+    """PTX ISA table 39: steps of 8 for a block also where M is 128, of 16 for a pair."""
+    known = MMA_KINDS[kind]
+    types = {"f16": ("f16", "f16", "f32"), "i8": ("s8", "s8", "s32")}[kind]
+    fields = InstructionDescriptor(128, n, *types)
+    assert decode_instruction(fields.encode(known), known, n_blocks) == fields
+    narrow = InstructionDescriptor(128, 48, "s8", "s8", "s32").encode(MMA_KINDS["i8"])
+    with pytest.raises(FormatError, match="must be a multiple of 32"):
+        decode_instruction(narrow, MMA_KINDS["i8"], 2)
 
 
 @pytest.mark.parametrize(
