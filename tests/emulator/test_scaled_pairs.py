@@ -16,6 +16,7 @@ from astdsl.emulator.formats.descriptors import MatrixDescriptor, encode_tcgen05
 from astdsl.emulator.formats.instruction import MMA_KINDS, InstructionDescriptor
 from astdsl.emulator.formats.swizzle import Swizzle
 from tests.emulator import test_pairs as pairs
+from tests.emulator.asm import faulting
 from tests.emulator.test_block_scaled import E8M0, KINDS, RNG, operand, scaled
 from tests.emulator.test_pairs import ANY, IMAGE_BYTES, PRODUCT, WAIT, load
 from tests.emulator.test_wgmma import descriptor_of, place, random_tile
@@ -32,7 +33,7 @@ def launch(body: str, images: Array, n: int, **keywords: Any) -> Array:
     return pairs.launch(body, images, n, begin=BEGIN, end=END, **keywords)
 
 
-fault = pairs.faulting(launch)
+fault = faulting(launch)
 
 
 def lanes_image(scales: Array) -> Array:
