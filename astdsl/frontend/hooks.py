@@ -27,6 +27,8 @@ from astdsl.lang.values import Tile
 
 # Exceptions of the trace itself.
 OURS = (KernelError, NeedsConstant)
+# What `in` compares a kernel value with, element by element.
+LISTED = frozenset({dict, frozenset, list, set, tuple})
 REFUSED_HELP = {
     "yield": "return a list or a tuple of the values",
     "yield from": "return a list or a tuple",
@@ -221,14 +223,14 @@ def in_(session: Session, value: Any, container: Any) -> Any:
     """`value in container`: of kernel values, whether it equals one of the elements."""
     del session
     require_usable(container)
-    parts = list(container) if type(container) in (tuple, list, set, frozenset) else []
+    parts = list(container) if type(container) in LISTED else []
     if not is_kernel(value) and not any(map(is_kernel, parts)):
         return value in container
-    if not parts and type(container) is not tuple:
+    if type(container) not in LISTED:
         raise fault(
             NotConstant,
             f"`in` asks whether a kernel value is in a {type(container).__name__}",
-            help="it works on tuples, lists and sets of numbers",
+            help="it works on tuples, lists, sets and dicts of numbers",
         )
     found: Any = False
     for part in parts:

@@ -96,6 +96,8 @@ def trace_kernel(
             raise unknown_name(error, codes) from None
         except RecursionError as error:
             raise endless_recursion(error, codes, name, here) from None
+    for unused in trace.unused.values():
+        raise unused
     if result is not None:
         raise _returns_value(source)
     for key, given_constant in constants.items():

@@ -24,7 +24,14 @@ from astdsl.lang.blocks import BlockFunction, trace_for, trace_pipeline
 from astdsl.lang.branching import as_condition
 from astdsl.lang.indices import as_index, form_of
 from astdsl.lang.shapes import as_extent
-from astdsl.lang.tracing import MOST_OPERATIONS, emit, fault, require_trace
+from astdsl.lang.tracing import (
+    MOST_OPERATIONS,
+    emit,
+    fault,
+    must_be_used,
+    require_trace,
+    used,
+)
 from astdsl.lang.values import Literal, Operand
 
 PLACEMENTS = {"sequential": SEQUENTIAL, "parallel": SPREAD, "auto": INFERRED}
@@ -135,6 +142,7 @@ class PipelineContext:
 
     def __kernel_with__(self, body: BlockFunction) -> None:
         trace = require_trace("a pipeline")
+        used(self)
         if self.is_parallel and trace.loops:
             raise fault(
                 BadPipeline,
@@ -199,9 +207,7 @@ def pipeline(
         "split": _split(split),
         "schedule": _schedule(schedule),
     }
-    return PipelineContext(
-        bounds, fields, is_single=_is_single(counts), is_parallel=SPREAD in placement
-    )
+    return _context("pipeline", counts, bounds, fields)
 
 
 def parallel(
@@ -228,7 +234,23 @@ def parallel(
         "order": order,
         "stages": stages_of(_default_stages(stages)),
     }
-    return PipelineContext(bounds, fields, is_single=_is_single(counts), is_parallel=True)
+    return _context("parallel", counts, bounds, fields)
+
+
+def _context(
+    function: str,
+    counts: Sequence[Any],
+    bounds: Sequence[tuple[Operand, Operand, Operand]],
+    fields: dict[str, Any],
+) -> PipelineContext:
+    is_single, is_parallel = _is_single(counts), SPREAD in fields["placement"]
+    made = PipelineContext(bounds, fields, is_single=is_single, is_parallel=is_parallel)
+    must_be_used(
+        made,
+        f"no `with` enters this `{function}`, so no step of it runs",
+        f"`with {function}(...) as i:` runs the block below it for every index",
+    )
+    return made
 
 
 def _refuse_others(function: str, others: dict[str, Any]) -> None:

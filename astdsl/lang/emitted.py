@@ -20,7 +20,7 @@ from astdsl.lang.indices import as_index
 from astdsl.lang.names import BlockFunction, BlockNames
 from astdsl.lang.refs import Ref
 from astdsl.lang.shapes import as_shape
-from astdsl.lang.tracing import fault, require_trace
+from astdsl.lang.tracing import fault, must_be_used, require_trace, used
 from astdsl.lang.values import Literal
 from astdsl.lang.warpgroups import axis_index, axis_size
 from astdsl.records import dataclass
@@ -52,6 +52,7 @@ def emit_pipeline(
         spec.require_fits(stages, is_output=number >= len(in_specs))
 
     def run(*refs: Any) -> Any:
+        used(run)
         _require_refs(refs, len(specs))
         carry = init_carry
 
@@ -67,6 +68,11 @@ def emit_pipeline(
         trace_pipeline(axes, _block(step), is_single=False, placement=placement, stages=stages)
         return carry
 
+    must_be_used(
+        run,
+        "what `emit_pipeline` returns is never called, so no step of it runs",
+        "`emit_pipeline(body, grid=..., in_specs=..., out_specs=...)(x, o)` calls it on the refs",
+    )
     return run
 
 
@@ -146,6 +152,7 @@ class NDLoop:
         return NDLoopInfo(index, number, self._steps)
 
     def _trace(self, body: BlockFunction) -> None:
+        used(self)
         trace_for(*_range("the number of steps of `nd_loop`", self._steps), body)
 
     def __kernel_for__(self, body: BlockFunction) -> None:
@@ -219,7 +226,13 @@ def nd_loop(
         for x in (as_index(count, "an axis of `nd_loop`") for count in counts)
     )
     axes = (collective_axes,) if isinstance(collective_axes, str) else tuple(collective_axes or ())
-    return NDLoop(extents, axes, init_carry, _tile_of(tiling, extents))
+    made = NDLoop(extents, axes, init_carry, _tile_of(tiling, extents))
+    must_be_used(
+        made,
+        "no `for` runs through this `nd_loop`, so no step of it runs",
+        "`for info in nd_loop(grid):` runs the block below it for every step",
+    )
+    return made
 
 
 def _tile_of(tiling: Any, grid: tuple[Any, ...]) -> tuple[int, ...]:

@@ -26,6 +26,7 @@ from astdsl.lang.elementwise import (
     require_kind,
     sources,
 )
+from astdsl.lang.leaves import leaves
 from astdsl.lang.ragged import LOST, Edges
 from astdsl.lang.reductions import any as any_along
 from astdsl.lang.shapes import (
@@ -97,20 +98,44 @@ def take(x: object, indices: object, axis: object = None) -> Tile:
     """Return the elements of x at `indices` along `axis`, by NumPy's rules.
 
     Compile-time indices may be one integer or a list, negative from the end. One kernel integer
-    picks by a reduction, a tile of them through shared memory; outside 0 to extent - 1 they give
-    zeros. Without `axis` x is flat. Errors: BadWindow, OutsideLost, TypeMismatch.
+    picks by a reduction, a tile or a list of them through shared memory; outside 0 to extent - 1
+    they give zeros. Without `axis` x is flat. Errors: BadWindow, OutsideLost, TypeMismatch.
     """
     tile = as_tile(x, "`take`")
     tile = reshape(tile, -1) if axis is None else tile
     (along,) = normalized_axes(as_extent(axis or 0, "`take`"), tile.ndim, "`take`")
-    if isinstance(indices, Tile) and indices.dims is None:
-        return _taken_at_run_time(tile, indices, along)
+    chosen = _stacked(indices, tile, along)
+    if isinstance(chosen, Tile) and _is_chosen(chosen):
+        return _taken_at_run_time(tile, chosen, along)
     numbers = numbers_of(indices, "`take`")
     if not numbers.ndim:
         return index(tile, (slice(None),) * along + (int(numbers),))
     taken = _taken(tile, [int(n) for n in numbers.flat], along)
     shape = (*tile.shape[:along], *numbers.shape, *tile.shape[along + 1 :])
     return taken if taken.shape == shape else reshape(taken, shape)
+
+
+def _stacked(indices: object, tile: Tile, along: int) -> object:
+    """Return a list of kernel integers, or of lists of them, as a tile; others as they are."""
+    if not isinstance(indices, list | tuple) or not any(map(_is_chosen, leaves(indices))):
+        return indices
+    return stack([_as_index(part, tile, along) for part in indices])
+
+
+def _as_index(part: object, tile: Tile, along: int) -> Tile:
+    """Return kernel integers as a tile; numbers beside them count from the end too."""
+    found = _stacked(part, tile, along)
+    if isinstance(found, Tile):
+        return found
+    numbers = numbers_of(found, "`take`")
+    places = places_inside(tile, numbers.flat, along)
+    whole = [as_tile(place, "`take`") for place in places]
+    return reshape(stack(whole), numbers.shape) if numbers.ndim else whole[0]
+
+
+def _is_chosen(x: object) -> bool:
+    """Whether an index is known only when the kernel runs: dims alone become constants."""
+    return type(x) is Tile and (x.dims is None or bool(x.shape))
 
 
 def numbers_of(indices: object, what: str) -> Numbers:
@@ -190,12 +215,12 @@ def _as_slice(run: range) -> slice:
 def _taken_at_run_time(tile: Tile, at: Tile, along: int) -> Tile:
     """Pick by a kernel integer: of the elements' bits all others are 0, and they are joined."""
     require_kind("`take`", (INT, UINT), at)
-    if at.shape:
+    dtype = tile.value.tile.dtype
+    if at.shape or dtype.bits not in WORDS:
         return _chosen(tile, at, along)
     is_it = iota(tile.shape, along) == at
     if tile.kind == BOOL:
         return any_along(is_it & tile, axis=along)
-    dtype = tile.value.tile.dtype
     word = WORDS[dtype.bits]
     bits = tile.value if dtype is word else emit(ops.Bitcast, x=tile.value, dtype=word).result
     alone = where(is_it, Tile(bits, edges=tile.edges), 0)

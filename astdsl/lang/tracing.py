@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, TypeVar
 
-from astdsl.errors import KernelError, OutOfScope, UnsupportedFeature
+from astdsl.errors import BadPipeline, KernelError, OutOfScope, UnsupportedFeature
 from astdsl.ir.builder import Builder
 from astdsl.ir.core import Op, Value
 from astdsl.lang.params import DEFAULTS, CompilerParams
@@ -56,7 +56,9 @@ class Trace:
     and `known` the indices that were computed from them; `loops` counts the open loops and
     pipelines. With `warpgroups` the kernel is written for each of so many warpgroups of a block,
     with 0 for the block. `grid` is the `parallel` around what is traced now. `shared` are names
-    around functions of the kernel that these may assign, by the id of their code.
+    around functions of the kernel that these may assign, by the id of their code. `unused` are
+    the objects that do nothing until the kernel enters, runs through or calls them, each with the
+    error that it is if no line does.
     """
 
     builder: Builder
@@ -69,6 +71,7 @@ class Trace:
     params: CompilerParams = DEFAULTS
     grid: Grid | None = None
     shared: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
+    unused: dict[object, KernelError] = field(default_factory=dict)
     emitted: int = 0
 
     def emit(self, kind: type[AnyOp], /, **fields: object) -> AnyOp:
@@ -150,6 +153,20 @@ def require_trace(what: str) -> Trace:
 def emit(kind: type[AnyOp], /, **fields: object) -> AnyOp:
     """Append an operation to the current trace, and return it."""
     return require_trace("a function of kernels").emit(kind, **fields)
+
+
+def must_be_used(made: object, message: str, help: str) -> None:
+    """Let the trace end in an error here, unless `used` takes `made` before."""
+    now = current.get()
+    if now is not None:
+        now.unused[made] = fault(BadPipeline, message, help=help)
+
+
+def used(made: object) -> None:
+    """Note that what `must_be_used` was given does something."""
+    now = current.get()
+    if now is not None:
+        now.unused.pop(made, None)
 
 
 def fault(

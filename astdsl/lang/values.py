@@ -288,7 +288,17 @@ class Tile:
     def __ge__(self, other: object) -> Tile:
         return self._do("__ge__", other)
 
-    __hash__ = object.__hash__
+    def __hash__(self) -> int:
+        if self.dims and not self.shape:
+            raise NeedsConstant(self.dims)
+        raise fault(
+            NotConstant,
+            f"{self} is a key, and keys of dicts, elements of sets and arguments of cached "
+            "functions are compared while tracing",
+            (self.value, "it comes from here"),
+            help="`where(i == 0, a, b)` chooses between values, `ref[i]` reads one; "
+            "`unroll(range(n))` gives constant indices, a keyword-only parameter is a constant",
+        )
 
     def __neg__(self) -> Tile:
         return self._do("__neg__")

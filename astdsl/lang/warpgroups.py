@@ -18,7 +18,7 @@ from astdsl.lang.branching import as_condition
 from astdsl.lang.indices import atom_of, index_value, known_index, loop_index, weak_integer
 from astdsl.lang.names import BlockFunction, BlockNames
 from astdsl.lang.symbolic import Atom, Bounds, Form
-from astdsl.lang.tracing import Grid, Trace, emit, fault, require_trace
+from astdsl.lang.tracing import Grid, Trace, emit, fault, must_be_used, require_trace, used
 from astdsl.lang.values import Literal, Tile, as_operand
 
 WARPS = 4
@@ -210,6 +210,7 @@ def when(condition: object) -> Callable[[Callable[[], Any]], None]:
     held = condition if isinstance(condition, bool) else as_condition(condition)
 
     def decorate(function: Callable[[], Any]) -> None:
+        used(decorate)
         if not isinstance(function, FunctionType) or function.__code__.co_argcount:
             raise fault(
                 TypeMismatch,
@@ -221,6 +222,11 @@ def when(condition: object) -> Callable[[Callable[[], Any]], None]:
         elif held is not False:
             trace_branches(held, _as_block(function), None)
 
+    must_be_used(
+        decorate,
+        "no function is below this `when`, so nothing runs under its condition",
+        "write `@when(condition)` over `def _():`, or `if condition:` over the statements",
+    )
     return decorate
 
 

@@ -22,7 +22,8 @@ from astdsl.ir.rewrite import clone_op, map_regions, replace_fields, with_ops
 from astdsl.ir.types import GMEM, scalar
 from astdsl.lowering.schedule.block import inside
 from astdsl.lowering.schedule.build import Maker, recompute
-from astdsl.lowering.schedule.outputs import same_window, written_before_read
+from astdsl.lowering.schedule.coverage import same_window
+from astdsl.lowering.schedule.outputs import written_before_read
 from astdsl.lowering.windows import Forms
 
 

@@ -23,26 +23,10 @@ from astdsl.ir import ops
 from astdsl.ir.core import OUT, Block, Module, Op, Value, walk
 from astdsl.ir.types import GMEM
 from astdsl.lowering.schedule.branches import holds_launch
+from astdsl.lowering.schedule.coverage import Axis, axes_of, covers, loop_covers, same_window
 from astdsl.lowering.schedule.first_step import Decider
 from astdsl.lowering.schedule.independence import extents
 from astdsl.lowering.windows import Form, Forms
-
-
-@dataclass(frozen=True, slots=True)
-class _Axis:
-    """One loop around an access: its index, its bounds, and the region that it repeats."""
-
-    index: Value
-    low: Value
-    high: Value
-    body: Block
-    owner: Op
-
-    @property
-    def name(self) -> str:
-        """The index's name, else the axis's number."""
-        hint = self.index.hint
-        return f"`{hint}`" if hint else str(self.body.args.index(self.index))
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +34,7 @@ class _Access:
     """An access, the loops around it, and where in the kernel's body the operation around it is."""
 
     op: ops.Window
-    axes: tuple[_Axis, ...]
+    axes: tuple[Axis, ...]
     position: int
 
 
@@ -109,20 +93,12 @@ def _accesses(body: Block) -> list[_Access]:
     ]
 
 
-def _inside(op: Op, axes: tuple[_Axis, ...]) -> Iterator[tuple[ops.Window, tuple[_Axis, ...]]]:
+def _inside(op: Op, axes: tuple[Axis, ...]) -> Iterator[tuple[ops.Window, tuple[Axis, ...]]]:
     if isinstance(op, (ops.Load, ops.Store, ops.Indexed)):
         yield op, axes
     for region in op.regions:
         for inner in region.ops:
-            yield from _inside(inner, (*axes, *_axes_of(op)))
-
-
-def _axes_of(op: Op) -> Iterator[_Axis]:
-    if isinstance(op, ops.Pipeline):
-        for index, low, high in zip(op.body.args, op.lows, op.highs, strict=False):
-            yield _Axis(index, low, high, op.body, op)
-    elif isinstance(op, ops.For):
-        yield _Axis(op.body.args[0], op.low, op.high, op.body, op)
+            yield from _inside(inner, (*axes, *axes_of(op)))
 
 
 # Overlaps
@@ -148,23 +124,6 @@ def _check_overlaps(accesses: list[_Access], forms: Forms) -> None:
 def _in_pipeline(access: _Access) -> bool:
     """Whether a pipeline is around an access; what none is around happens in program order."""
     return any(isinstance(axis.owner, ops.Pipeline) for axis in access.axes)
-
-
-def same_window(a: ops.Window, b: ops.Window, forms: Forms) -> bool:
-    """Whether two windows of a ref are equal in every step."""
-    if (a.sizes, a.steps) != (b.sizes, b.steps):
-        return False
-    apart = [forms[x] - forms[y] for x, y in zip(a.starts, b.starts, strict=True)]
-    return all(each == Form(0) for each in apart)
-
-
-def _covers(store: ops.Store, read: ops.Window, forms: Forms) -> bool:
-    """Whether a store writes all that may be read: the same window, or the whole array."""
-    starts = [forms[v] for v in store.starts]
-    whole = store.sizes == store.ref.ref.shape and all(s == Form(0) for s in starts)
-    if isinstance(read, ops.Indexed) and read.indexed:
-        return whole
-    return whole or same_window(store, read, forms)
 
 
 def _disjoint(a: ops.Window, b: ops.Window, forms: Forms) -> bool:
@@ -203,10 +162,10 @@ def _is_written_first(access: _Access, body: Block, forms: Forms) -> bool:
 
 
 def _check_read(access: _Access, body: Block, forms: Forms) -> None:
+    if _is_written(access, body, (), forms):
+        return
     depth = _depth(access, forms)
     scope = access.axes[depth - 1].body if depth else body
-    if _is_written(access, scope, (), forms):
-        return
     revisits = [a for k, a in enumerate(access.axes) if k >= depth]
     others = [
         a
@@ -232,7 +191,7 @@ def _check_read(access: _Access, body: Block, forms: Forms) -> None:
     )
 
 
-def _scattered(access: _Access, others: list[_Axis], body: Block) -> ScatteredAccumulation:
+def _scattered(access: _Access, others: list[Axis], body: Block) -> ScatteredAccumulation:
     is_output = access.op.ref in body.args
     return ScatteredAccumulation(
         f"`{access.op.ref.hint}` is accumulated into again after other windows came between",
@@ -244,14 +203,14 @@ def _scattered(access: _Access, others: list[_Axis], body: Block) -> ScatteredAc
     )
 
 
-def _outermost(access: _Access, others: list[_Axis], body: Block) -> Block:
+def _outermost(access: _Access, others: list[Axis], body: Block) -> Block:
     for axis in access.axes:
         if axis in others:
             return axis.body
     return body
 
 
-def _depends(op: ops.Window, axis: _Axis, forms: Forms) -> bool:
+def _depends(op: ops.Window, axis: Axis, forms: Forms) -> bool:
     return any(axis.index in forms.sources(start) for start in op.starts)
 
 
@@ -261,13 +220,13 @@ def _depth(access: _Access, forms: Forms) -> int:
     return moving[-1] + 1 if moving else 0
 
 
-def _is_written(access: _Access, scope: Block, first: Iterable[_Axis], forms: Forms) -> bool:
+def _is_written(access: _Access, scope: Block, first: Iterable[Axis], forms: Forms) -> bool:
     """Whether the window is written on every way to the read.
 
     The `first` axes have their first value.
     """
     decider = Decider(forms, {a.index: forms[a.low] for a in first})
-    path = _Path(access.op, decider)
+    path = _Path(access.op, access.axes, decider)
     reached = path.visit(scope, is_written=False)
     assert reached, "the access is in its scope"
     return path.answer
@@ -276,8 +235,9 @@ def _is_written(access: _Access, scope: Block, first: Iterable[_Axis], forms: Fo
 class _Path:
     """A walk in program order to one read, noting whether its window was written."""
 
-    def __init__(self, read: ops.Window, decider: Decider) -> None:
+    def __init__(self, read: ops.Window, around: tuple[Axis, ...], decider: Decider) -> None:
         self.read = read
+        self.around = around
         self.decider = decider
         self.answer = False
         self.is_written = False
@@ -289,7 +249,7 @@ class _Path:
                 self.answer = is_written
                 return True
             if isinstance(op, ops.Store) and op.ref is self.read.ref:
-                is_written = is_written or _covers(op, self.read, self.decider.forms)
+                is_written = is_written or covers(op, self.read, self.decider.forms)
             elif op.regions:
                 if self._regions(op, is_written):
                     return True
@@ -301,7 +261,8 @@ class _Path:
         if isinstance(op, ops.If):
             return self._branches(op, is_written)
         reached = any(self.visit(region, is_written=is_written) for region in op.regions)
-        self.is_written = is_written  # a loop may run no step
+        # A loop may run no step.
+        self.is_written = is_written or loop_covers(op, self.read, self.around, self.decider.forms)
         return reached
 
     def _branches(self, op: ops.If, is_written: bool) -> bool:

@@ -13,9 +13,11 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
+from astdsl import pipeline
 from astdsl.errors import NotConstant, TypeMismatch, UnsupportedSyntax
 from astdsl.ir.dtypes import i32
-from tests.frontend.tracing import agrees, array, error_of, on_numbers
+from astdsl.lang.tracing import NeedsConstant
+from tests.frontend.tracing import agrees, array, error_of, on_numbers, trace
 
 
 def sign(x: Any) -> Any:
@@ -187,6 +189,37 @@ def test_an_exception_of_a_helper_passes_through() -> None:
 
     with pytest.raises(KeyError):
         on_numbers(kernel, 1)
+
+
+def test_a_context_may_be_made_before_it_is_entered() -> None:
+    def kernel(n: Any, o: Any) -> None:
+        rows = pipeline(3)
+        for _ in range(n):
+            with rows as i:
+                o[i] = i + n
+
+    assert on_numbers(kernel, 2).tolist()[:3] == [2, 3, 4]
+
+
+def test_a_dim_as_a_key_is_asked_for_as_a_constant() -> None:
+    def kernel(x: Any, o: Any) -> None:
+        o[0] = {8: 3}[x.shape[0]]
+
+    with pytest.raises(NeedsConstant) as caught:
+        trace(kernel, x=array(None), o=array(4))
+    assert caught.value.wanted == {("x", 0)}
+
+
+def test_a_kernel_value_is_looked_for_among_keys() -> None:
+    def kernel(n: Any, o: Any) -> None:
+        names: dict[int, str] = {2: "two", 4: "four"}
+        nothing: list[dict[int, str]] = [{}]
+        o[0] = 1 if n in names else 0
+        o[1] = 1 if n in nothing[0] else 0
+        o[2] = 1 if n not in nothing[1:] else 0
+
+    for n in (1, 2, 4):
+        agrees(kernel, n)
 
 
 @dataclass

@@ -30,6 +30,60 @@ def kernel(n, x, o):
     with pipeline(4, axes=3) as i:
         o[i] = x[i]
 """,
+    "pipeline-that-nothing-enters": """
+def kernel(n, x, o):
+    pipeline(3)
+    o[0:4] = x[0:4]
+""",
+    "parallel-that-nothing-enters": """
+def kernel(n, x, o):
+    steps = parallel(3)
+    for i in range(3):
+        o[i] = x[i]
+""",
+    "pipeline-of-a-helper-that-nothing-enters": """
+def steps(count):
+    return pipeline(count)
+def kernel(n, x, o):
+    if n > 0:
+        steps(n)
+    o[0:4] = x[0:4]
+""",
+    "loop-that-nothing-runs-through": """
+def kernel(n, x, o):
+    nd_loop((3, n))
+    o[0:4] = x[0:4]
+""",
+    "emitted-pipeline-that-is-not-called": """
+def kernel(n, x, o):
+    def step(index):
+        o[index[0]] = x[index[0]]
+    emit_pipeline(step, grid=(3,))
+""",
+    "when-without-a-function": """
+def kernel(n, x, o):
+    if when(n > 0):
+        o[0:4] = x[0:4]
+""",
+    "index-as-a-key": """
+def kernel(n, x, o):
+    factors = {0: 1.0, 1: 0.5}
+    with pipeline(2) as i:
+        o[i] = x[i] * factors[i]
+""",
+    "tile-in-a-set": """
+def kernel(n, x, o):
+    seen = {x[0], x[1]}
+    o[0] = len(seen)
+""",
+    "tile-given-to-a-cached-function": """
+import functools
+@functools.cache
+def doubled(t):
+    return t * 2
+def kernel(n, x, o):
+    o[0] = doubled(x[0])
+""",
     "blocks-at-is-assigned": """
 def kernel(n, x, o):
     o.blocks(4).at[0] = x[0:4]

@@ -239,7 +239,7 @@ def test_both_branches_may_leave_the_same_edge() -> None:
         "table['k'] = n",
         "table['new'] = n",
         "numbers[0] += 1",
-        "chosen.add(n)",
+        "chosen.add(slotted)",
         "nested[0]['a'].clear()",
         "other.value = n",
         "slotted.value = n",

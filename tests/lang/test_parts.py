@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -11,6 +12,7 @@ import astdsl
 from astdsl import (
     In,
     Out,
+    arange,
     cdiv,
     concat,
     f32,
@@ -136,6 +138,50 @@ def test_a_tile_of_kernel_integers_looks_up_a_short_axis(dtype: Any) -> None:
     assert np.array_equal(across, np.take(x, n, 0))
 
 
+def computed_indices(x: In["M N"], o: Out["M 3"], p: Out["M N"]) -> None:
+    N = x.shape[1]
+    o[...] = take(x[...], arange(3) * 5 - 5, 1)
+    p[...] = take(x[...], N - 1 - arange(N), 1)
+
+
+def test_a_tile_made_of_constants_and_dims_looks_up_too() -> None:
+    x = np.arange(1, 25, dtype=np.float16).reshape(4, 6)
+    found, backwards = agree(kernel(computed_indices), lambda: (x,))
+    assert np.array_equal(found, np.stack([x[:, 0] * 0, x[:, 0], x[:, 5]], 1))
+    assert np.array_equal(backwards, x[:, ::-1])
+
+
+def listed(x: In["M N"], n: In[i32, "2"], o: Out["M 3"], p: Out["2 2 N"]) -> None:
+    o[...] = take(x[...], [n[0], -1, n[1]], 1)
+    p[...] = take(x[...], [[n[0], n[1]], (1, -2)], 0)
+
+
+def test_a_list_may_hold_kernel_integers() -> None:
+    x, n = np.arange(12, dtype=np.int16).reshape(3, 4), np.array([2, 0], np.int32)
+    found, rows = agree(kernel(listed), lambda: (x, n))
+    assert np.array_equal(found, x[:, [2, -1, 0]])
+    assert np.array_equal(rows, x[[[2, 0], [1, -2]]])
+
+
+def in_small_floats(x: In["M N"], n: In["4"], o: Out["M 4"], p: Out["M"]) -> None:
+    o[...] = take(x[...], n[...], 1)
+    p[...] = take(x[...], n[1], 1)
+
+
+SMALL = ("bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu", "float4_e2m1fn")
+
+
+@pytest.mark.parametrize("dtype", SMALL)
+def test_small_floats_are_looked_up_and_0_bits_stand_for_what_is_outside(dtype: str) -> None:
+    x = np.array([[1, 2, 4], [0.5, 1, 2]], np.float32).astype(getattr(ml_dtypes, dtype))
+    n = np.array([2, 0, -1, 3], np.int16)
+    found, column = agree(kernel(in_small_floats), lambda: (x, n))
+    nothing = np.zeros((2, 1), x.dtype)
+    wanted = np.concatenate([x[:, 2:], x[:, :1], nothing, nothing], 1)
+    assert found.tobytes() == wanted.tobytes()
+    assert column.tobytes() == x[:, 0].tobytes()
+
+
 def ragged_pair(x: In[f32, "M 8"], o: Out[f32, "M"]) -> None:
     with pipeline(cdiv(x.shape[0], 16)) as i:
         rows = x[tile(i, 16), 0:8] + 1
@@ -174,6 +220,9 @@ MISTAKES: list[tuple[Any, type[KernelError], str]] = [
     (lambda x: take(x, [[0], [1, 2]], 1), ShapeMismatch, "uneven"),
     (lambda x: take(x, 1.5, 1), TypeMismatch, "integers"),
     (lambda x: take(x, x, 1), TypeMismatch, "f32"),
+    (lambda x: take(x, [x.argmax(0)[0], 5], 1), BadWindow, "index 5"),
+    (lambda x: take(x, [x.argmax(0)[0], 1.5], 1), TypeMismatch, "integers"),
+    (lambda x: take(x, [x.argmax(0)[0], [1, 0]], 1), ShapeMismatch, "one shape"),
 ]
 
 

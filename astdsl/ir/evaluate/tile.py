@@ -104,7 +104,8 @@ def _take(op: ops.Take, x: Array, indices: Array) -> Array:
         ones[next(along)] = extent
         place.append(np.arange(extent).reshape(ones))
     alive = (indices >= 0) & (indices < shape[op.axis])
-    return np.where(alive, x[tuple(place)], x.dtype.type(0))
+    # Of f8e8m0 a converted 0 is a NaN, and a 0 in memory its smallest number.
+    return np.where(alive, x[tuple(place)], np.zeros((), x.dtype))
 
 
 def _reduce_minimum(x: Array, axes: tuple[int, ...]) -> Array:

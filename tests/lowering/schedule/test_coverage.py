@@ -1,0 +1,177 @@
+"""Outputs that are read where an earlier store, or the steps of a loop, wrote all of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from astdsl import GMEM, In, Out, cdiv, ds, f32, i32, kernel, pipeline, tile, zeros
+from astdsl.errors import ScatteredAccumulation, UnwrittenRead
+from tests.witnesses import agree
+
+X = np.random.default_rng(5).integers(-9, 9, (32, 16)).astype(np.float32)
+TIMES = 3
+
+
+@kernel
+def stored_whole_in_a_loop(x: In[f32, "32 16"], o: Out[f32, "32 16"], p: Out[f32, "8 16"]):
+    for t in range(TIMES):
+        o[...] = x[...] * t
+        acc = zeros((8, 16), f32)
+        with pipeline(4, stages=2) as i:
+            acc += o[tile(i, 8)]
+        p[...] = acc
+
+
+@kernel
+def stored_whole_before(x: In[f32, "32 16"], o: Out[f32, "32 16"], p: Out[f32, "8 16"]):
+    with pipeline(1) as _:
+        o[...] = x[...] * (TIMES - 1)
+        for _ in range(TIMES):
+            acc = zeros((8, 16), f32)
+            with pipeline(4, stages=3) as i:
+                acc += o[tile(i, 8)]
+            p[...] = acc
+
+
+@kernel
+def tile_by_tile(x: In[f32, "M N"], o: Out[f32, "M N"], p: Out[f32, "8 16"], *, b=8):
+    for t in range(TIMES):
+        with pipeline(cdiv(x.shape[0], b), stages=2) as i:
+            o[tile(i, b), 0:16] = x[tile(i, b), 0:16] * t
+        acc = zeros((b, 16), f32)
+        with pipeline(cdiv(x.shape[0], b), stages=2) as i:
+            acc += o[tile(i, b), 0:16]
+        p[...] = acc
+
+
+@kernel
+def in_other_tiles(x: In[f32, "32 16"], o: Out[f32, "32 16"], p: Out[f32, "8 16"]):
+    for t in range(TIMES):
+        with pipeline(2, range(0, 32, 16)) as (j, i):
+            o[ds(i, 16), tile(j, 8)] = x[ds(i, 16), tile(j, 8)] * t
+        acc = zeros((8, 16), f32)
+        with pipeline(4) as i:
+            acc += o[tile(i, 8)]
+        p[...] = acc
+
+
+SUMMED = [stored_whole_in_a_loop, stored_whole_before, tile_by_tile, in_other_tiles]
+
+
+@pytest.mark.parametrize("summed", SUMMED, ids=lambda summed: summed.__name__)
+def test_what_was_written_in_full_may_be_read_in_a_pipeline(summed: Any) -> None:
+    o, p = agree(summed, lambda: (X,))
+    assert np.array_equal(o, X * (TIMES - 1))
+    assert np.array_equal(p, o.reshape(4, 8, 16).sum(0))
+
+
+@kernel
+def updated_in_place(x: In[f32, "M N"], o: Out[f32, "M N"], *, b=8):
+    with pipeline(1) as _:
+        for i in range(cdiv(x.shape[0], b)):
+            o[tile(i, b), 0:16] = x[tile(i, b), 0:16]
+        for _ in range(TIMES):
+            with pipeline(cdiv(x.shape[0], b)) as k:
+                o[tile(k, b), 0:16] += 1
+
+
+@pytest.mark.parametrize("rows", [1, 8, 30, 32])
+def test_an_output_is_updated_after_a_loop_that_wrote_it(rows: int) -> None:
+    assert np.array_equal(agree(updated_in_place, lambda: (X[:rows],)), X[:rows] + TIMES)
+
+
+@kernel
+def through_scratch(x: In[f32, "32 16"], o: Out[f32, "32 16"]):
+    half = GMEM((32, 16), f32)
+    with pipeline(1) as _:
+        for t in range(TIMES):
+            with pipeline(4, stages=2) as i:
+                half[tile(i, 8)] = x[tile(i, 8)] + t
+            with pipeline(4, stages=2) as i:
+                o[tile(i, 8)] = half[tile(i, 8)] * 2
+
+
+def test_scratch_is_read_after_a_pipeline_that_wrote_it() -> None:
+    assert np.array_equal(agree(through_scratch, lambda: (X,)), (X + TIMES - 1) * 2)
+
+
+@kernel
+def fewer(x: In[f32, "32 16"], o: Out[f32, "32 16"]):
+    for _ in range(TIMES):
+        with pipeline(3) as i:
+            o[tile(i, 8)] = x[tile(i, 8)]
+        with pipeline(4) as i:
+            o[tile(i, 8)] += 1
+
+
+@kernel
+def with_gaps(x: In[f32, "32 16"], o: Out[f32, "32 16"]):
+    for _ in range(TIMES):
+        with pipeline(4) as i:
+            o[ds(8 * i, 7)] = x[ds(8 * i, 7)]
+        with pipeline(4) as i:
+            o[tile(i, 8)] += 1
+
+
+@kernel
+def guarded(x: In[f32, "32 16"], o: Out[f32, "32 16"]):
+    for _ in range(TIMES):
+        with pipeline(4) as i:
+            if i != 2:
+                o[tile(i, 8)] = x[tile(i, 8)]
+        with pipeline(4) as i:
+            o[tile(i, 8)] += 1
+
+
+@kernel
+def perhaps_never(x: In[f32, "32 16"], n: i32, o: Out[f32, "32 16"]):
+    for _ in range(TIMES):
+        with pipeline(n, 4) as (_, i):
+            o[tile(i, 8)] = x[tile(i, 8)]
+        with pipeline(4) as i:
+            o[tile(i, 8)] += 1
+
+
+@kernel
+def diagonal(x: In[f32, "32 16"], o: Out[f32, "32 16"]):
+    for _ in range(TIMES):
+        with pipeline(2) as i:
+            o[tile(i, 16), tile(i, 8)] = x[tile(i, 16), tile(i, 8)]
+        with pipeline(2) as i:
+            o[tile(i, 16), 0:16] += 1
+
+
+@kernel
+def only_the_step_before(x: In[f32, "32 16"], o: Out[f32, "32 16"]):
+    for t in range(TIMES):
+        if t > 0:
+            with pipeline(4) as i:
+                o[tile(i, 8)] += 1
+        with pipeline(4) as i:
+            o[tile(i, 8)] = x[tile(i, 8)]
+
+
+@kernel
+def from_another_start(x: In[f32, "32 16"], n: i32, o: Out[f32, "32 16"]):
+    for _ in range(TIMES):
+        with pipeline(range(n, 4)) as i:
+            o[tile(i, 8)] = x[tile(i, 8)]
+        with pipeline(range(4)) as i:
+            o[tile(i, 8)] += 1
+
+
+REFUSED = [
+    fewer, with_gaps, guarded, perhaps_never, diagonal, only_the_step_before, from_another_start,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("wrong", REFUSED, ids=lambda wrong: wrong.__name__)
+def test_what_is_not_proved_written_in_full_is_refused(wrong: Any) -> None:
+    arguments = (X, 1) if len(wrong.signature.params) == 3 else (X,)
+    with pytest.raises((UnwrittenRead, ScatteredAccumulation)) as caught:
+        wrong(*arguments)
+    assert caught.value.span is not None
+    assert caught.value.help
