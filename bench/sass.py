@@ -1,7 +1,7 @@
 """What machine code says of its cost: loops, the instructions of a step, where threads wait.
 
-Invariant: a step is the way through a loop that most warps take: branches around what one thread
-does, or what only a ragged end needs, are taken.
+Invariant: a step is the way through a loop, or where there is none from the entry to the end, that
+most warps take: branches around what one thread does, or what only a ragged end needs, are taken.
 """
 
 from __future__ import annotations
@@ -16,7 +16,9 @@ _LINE = re.compile(
     re.MULTILINE,
 )
 _BRANCH = re.compile(r"BRA\S*.* `\((\.L\w+)\)")
-_PREDICATE = re.compile(r"@!?U?P\w+\s+")
+_END = re.compile(r"EXIT|RET")
+# Before the instruction, or as the first operand of a branch.
+_PREDICATE = re.compile(r"@!?U?P\w+\s+|BRA\S*\s+!?U?P\w+,")
 # What starts products, on the tensor cores of sm_90 and sm_100.
 PRODUCTS = re.compile(r"\b([HQI]GMMA|UTC\w*MMA)\b")
 # Barriers, waits for phases and for groups, fences.
@@ -83,8 +85,12 @@ class Code:
         inner = [loop for loop in loops if not any(map(loop.is_around, loops))]
         return max(inner, key=lambda loop: loop.size, default=None)
 
-    def step(self, first: int, last: int) -> int:
-        """Return the least number of instructions from the head of a loop to its last branch."""
+    def step(self, loop: Loop | None) -> int:
+        """Return the least number of instructions from the head of a loop to its last branch.
+
+        Without a loop: from the entry to an end.
+        """
+        first, last = loop or Loop(0, len(self.texts) - 1)
         far = last - first + 1
         least = [far] * far
         least[0] = 1
@@ -94,11 +100,15 @@ class Code:
                 if number < following <= last:
                     at = following - first
                     least[at] = min(least[at], here)
-        return least[-1]
+        if loop:
+            return least[-1]
+        ends = (n for n, text in enumerate(self.texts) if text.startswith("EXIT"))
+        return min((least[n] for n in ends), default=far)
 
     def _following(self, number: int) -> Iterable[int]:
         target = self.target(number)
-        goes_on = target is None or _PREDICATE.match(self.texts[number])
+        ends = target is not None or _END.match(self.texts[number])
+        goes_on = not ends or _PREDICATE.match(self.texts[number])
         return [n for n in (target, number + 1 if goes_on else None) if n is not None]
 
 
@@ -128,10 +138,7 @@ class Cost:
 
 
 def cost(sass: str) -> Cost:
-    """Return the cost of the entry with the products, else of the one with most instructions.
-
-    Without a loop, the whole is the step.
-    """
+    """Return the cost of the entry with the products, else of the one with most instructions."""
     every = functions(sass)
 
     def size(name: str) -> tuple[bool, int]:
@@ -142,5 +149,4 @@ def cost(sass: str) -> Cost:
     loop = code.main_loop()
     first, last = loop or (0, len(code.texts) - 1)
     waits = sum(map(bool, map(WAITS.search, code.texts[first : last + 1])))
-    step = code.step(first, last) if loop else len(code.texts)
-    return Cost(name, len(code.texts), last + 1 - first, step, waits)
+    return Cost(name, len(code.texts), last + 1 - first, code.step(loop), waits)

@@ -114,3 +114,21 @@ def test_a_step_leaves_out_branches_and_what_waits_behind_the_code() -> None:
         /*0250*/                   BRA `(.L_x_1) ;
 """
     assert cost(sass) == Cost("second", instructions=22, loop=18, step=6, waits=2)
+
+
+def test_a_step_without_a_loop_is_the_way_to_an_end() -> None:
+    body = "\n".join("        /*0100*/                   MOV R1, R2 ;" for _ in range(12))
+    sass = f"""
+.text.first:
+        /*0000*/                   MOV R1, R2 ;
+        /*0010*/                   BRA.U !UP0, `(.L_x_1) ;
+        /*0020*/                   BRA `(.L_x_0) ;
+.L_x_1:
+{body}
+.L_x_0:
+        /*0030*/              @!P0 EXIT ;
+        /*0040*/                   MOV R1, R2 ;
+        /*0050*/                   EXIT ;
+        /*0060*/                   NOP ;
+"""
+    assert cost(sass) == Cost("first", instructions=19, loop=19, step=6, waits=0)

@@ -16,6 +16,7 @@ from astdsl.ir import ops
 from astdsl.ir.core import Block, Op, Value, walk
 from astdsl.ir.rewrite import count_uses
 from astdsl.ir.types import GMEM, AccumulatorType, RefType, TileType
+from astdsl.lowering.layout.families import Families
 from astdsl.lowering.layout.levels import levels_along
 from astdsl.lowering.layout.parts import extended, sliced
 from astdsl.lowering.layout.registers import (
@@ -23,6 +24,7 @@ from astdsl.lowering.layout.registers import (
     WIDEST_ACCESS_BYTES,
     Layout,
     blocked,
+    folded_in_warps,
     square,
     tmem_accumulator,
     tmem_half,
@@ -66,7 +68,7 @@ def infer_layouts(
 
     `given` are what the body uses of its surroundings: the kernel's parameters.
     """
-    inference = Inference(threads, target)
+    inference = Inference(threads, target, Families(body))
     inference.wanted = _wanted(body, threads)
     inference.arguments((*given, *body.args))
     inference.block(body)
@@ -76,9 +78,10 @@ def infer_layouts(
 class Inference:
     """The state of one walk: what is placed so far."""
 
-    def __init__(self, threads: int, target: Target) -> None:
+    def __init__(self, threads: int, target: Target, families: Families) -> None:
         self.threads = threads
         self.target = target
+        self.families = families
         self.placements: dict[Value, Placement] = {}
         # Loads that are made in the layout that the kernel states for all their uses.
         self.wanted: dict[Value, Layout] = {}
@@ -147,10 +150,16 @@ def _wanted(body: Block, threads: int) -> dict[Value, Layout]:
     return {value: layout for value, layout in found.items() if uses[value] == 1}
 
 
-def coalesced(tile: TileType, threads: int, order: tuple[int, ...] = ()) -> Layout:
+def coalesced(
+    tile: TileType,
+    threads: int,
+    order: tuple[int, ...] = (),
+    folded: frozenset[int] = frozenset(),
+) -> Layout:
     """Return the blocked layout whose accesses along the fastest axis of `order` are wide.
 
-    They are no wider than leaves every thread some.
+    They are no wider than leaves every thread some. Warps are spread over the axes that are not
+    `folded` first.
     """
     if not tile.shape:
         return blocked((), threads)
@@ -158,6 +167,8 @@ def coalesced(tile: TileType, threads: int, order: tuple[int, ...] = ()) -> Layo
     fast = order[0] if order else -1
     while vector > 1 and (tile.shape[fast] % vector or vector * threads > tile.elements):
         vector //= 2
+    if folded and len(folded) < len(tile.shape):
+        return folded_in_warps(tile.shape, threads, vector, order, folded)
     return blocked(tile.shape, threads, vector, order)
 
 
@@ -186,11 +197,39 @@ def _broadcast(inference: Inference, op: Op) -> None:
 
 @_infers(ops.Load)
 def _load(inference: Inference, op: ops.Load) -> None:
+    stated = inference.wanted.get(op.result)
+    inference.place(op.result, stated or _as_broadcast(inference, op) or _wide(inference, op))
+
+
+def _wide(inference: Inference, op: ops.Load) -> Layout:
     ref = op.ref.ref
     axes = [a for a, kept in enumerate(op.kept) if kept]
     order = [axes.index(a) for a in fastest_first(ref) if a in axes]
-    wide = coalesced(op.window_type, inference.threads, tuple(order))
-    inference.place(op.result, inference.wanted.get(op.result, wide))
+    folded = inference.families.folded_axes(op.result)
+    return coalesced(op.window_type, inference.threads, tuple(order), folded)
+
+
+def _as_broadcast(inference: Inference, op: ops.Load) -> Layout | None:
+    """Return where a loaded tile is needed to be broadcast to another one that is loaded."""
+    found = inference.families.broadcast_of(op.result)
+    if found is None:
+        return None
+    broadcast, load = found
+    needed = broadcast_from(_wide(inference, load), broadcast)
+    return reshaped(needed, op.window_type.shape)
+
+
+def broadcast_from(layout: Layout, op: ops.Broadcast) -> Layout:
+    """Return the layout of what is broadcast to a tile of `layout` where nothing moves for it."""
+    new, axes = broadcast_axes(op)
+    return layout.narrowed(axes).without(range(new))
+
+
+def broadcast_axes(op: ops.Broadcast) -> tuple[int, list[int]]:
+    """Return how many axes of the result are new, and the others along which x is repeated."""
+    new = len(op.shape) - len(op.x.tile.shape)
+    every = enumerate(op.x.tile.shape, new)
+    return new, [axis for axis, extent in every if extent != op.shape[axis]]
 
 
 @_infers(ops.Gather)

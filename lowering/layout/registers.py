@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 REPLICATED = -1
+WARP_THREADS = 32
 WARPGROUP_THREADS = 128
 TMEM_LANES = 128
 WIDEST_ACCESS_BYTES = 16
@@ -236,6 +237,40 @@ def blocked(
         left //= used
     digits = (*thread_digits, Digit(left, REPLICATED, 0))
     return normalised(Layout(shape, (Digit(vector, fast, 1), *repeats), digits))
+
+
+@lru_cache(maxsize=4096)
+def folded_in_warps(
+    shape: tuple[int, ...],
+    threads: int,
+    vector: int,
+    order: tuple[int, ...],
+    folded: frozenset[int],
+) -> Layout:
+    """Return `blocked` but that warps are spread over other axes than those `folded` first.
+
+    So a fold needs fewer of them, often one; the lanes of a warp are where they always are.
+    """
+    usual = blocked(shape, threads, vector, order)
+    axes = order or tuple(reversed(range(len(shape))))
+    widths = {axis: vector if axis == axes[0] else 1 for axis in axes}
+    counts = {axis: -(-shape[axis] // widths[axis]) for axis in axes}
+    digits: list[Digit] = []
+
+    def spread(number: int, over: Iterable[int]) -> int:
+        for axis in over:
+            used = _threads_along(counts[axis], number)
+            digits.append(Digit(used, axis, widths[axis]))
+            counts[axis], widths[axis] = -(-counts[axis] // used), widths[axis] * used
+            number //= used
+        return number
+
+    idle = spread(min(threads, WARP_THREADS), axes)
+    idle *= spread(threads // min(threads, WARP_THREADS), sorted(axes, key=folded.__contains__))
+    repeats = (Digit(counts[axis], axis, widths[axis]) for axis in axes)
+    registers = (Digit(vector, axes[0], 1), *repeats)
+    found = normalised(Layout(shape, registers, tuple(digits)))
+    return usual if idle > 1 or found.register_count > usual.register_count else found
 
 
 def _threads_along(count: int, left: int) -> int:

@@ -1,10 +1,10 @@
-"""Leaving out masks where everything is inside: in all steps of a loop but the last, often.
+"""Leaving out masks where everything is inside: in all blocks and steps but the last, often.
 
 Before
-    for { m = iota <= bound; y = select m, x, 0; s = reduce y }
+    m = iota <= bound; y = select m, x, 0; s = reduce y
 After
-    for { m = iota <= bound
-          s = if extent - 1 <= bound { reduce x } else { y = select m, x, 0; reduce y } }
+    m = iota <= bound
+    s = if extent - 1 <= bound { reduce x } else { y = select m, x, 0; reduce y }
 
 Invariant: the values are the same. That a mask holds everywhere follows from the ends of what it
 compares: in 64 bits, where sums of 32-bit numbers are exact, and only where the tile's are, too.
@@ -12,8 +12,7 @@ compares: in 64 bits, where sums of 32-bit numbers are exact, and only where the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from functools import partial
+from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
 from astdsl.ir import ops
@@ -35,17 +34,12 @@ _EXACT_BITS = 32
 
 
 def skip_full_masks(body: Block) -> Block:
-    """Return the body of a launch with a branch around each mask in a loop that may be full."""
-    loops = (op for op in walk(body) if isinstance(op, ops.Loop))
-    if not any(_is_large(op) for loop in loops for op in _inside(loop)):
+    """Return the body of a launch with a branch around each large mask that may be full."""
+    if not any(map(_is_large, walk(body))):
         return body
     masks = _Masks(body)
-    changed = masks.block(body, in_loop=False)
+    changed = masks.block(body)
     return replace_uses(changed, masks.replaced) if masks.replaced else body
-
-
-def _inside(op: Op) -> Iterable[Op]:
-    return (inner for region in op.regions for inner in walk(region))
 
 
 def _is_large(op: Op | None) -> bool:
@@ -64,16 +58,11 @@ class _Masks:
             op.x for op in walk(body) if isinstance(op, ops.Reduce) and uses[op.x] == 1
         }
 
-    def block(self, block: Block, *, in_loop: bool) -> Block:
-        """Return a region with branches around the masks of its loops."""
+    def block(self, block: Block) -> Block:
+        """Return a region with branches around its masks."""
         made: list[Op] = []
         for op in block.ops:
-            branch = self._branch(op) if in_loop else None
-            if branch:
-                made += branch
-            else:
-                repeats = in_loop or isinstance(op, ops.Loop)
-                made.append(map_regions(op, partial(self.block, in_loop=repeats)))
+            made += self._branch(op) or [map_regions(op, self.block)]
         return with_ops(block, made)
 
     def _branch(self, op: Op) -> list[Op] | None:

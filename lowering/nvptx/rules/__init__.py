@@ -3,6 +3,7 @@
 from astdsl.lowering.nvptx.rules import (
     arith,
     casts,
+    comparisons,
     control,
     elementary,
     indexed,
@@ -20,6 +21,6 @@ from astdsl.lowering.nvptx.rules import (
 )
 
 FAMILIES = (
-    arith, casts, control, elementary, indexed, inline, memory, reductions, reports, scaled, scans,
-    shared_dot, sync, tensor, tile, tmem,
+    arith, casts, comparisons, control, elementary, indexed, inline, memory, reductions, reports,
+    scaled, scans, shared_dot, sync, tensor, tile, tmem,
 )  # fmt: skip

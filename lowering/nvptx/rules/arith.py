@@ -169,20 +169,6 @@ def _plain(emitter: Emitter, op: Op, *operands: LV) -> LV:
     return rounded_to_tf32(emitter.builder, made) if op.result.tile.dtype is tf32 else made
 
 
-# NaN is unordered: it differs from everything, itself too.
-_FLOAT_PREDICATES = {"eq": "oeq", "ne": "une", "lt": "olt", "le": "ole", "gt": "ogt", "ge": "oge"}
-
-
-@lowers_elements(ops.Compare)
-def _compare(emitter: Emitter, op: ops.Compare, x: LV, y: LV) -> LV:
-    dtype = op.x.tile.dtype
-    if dtype.is_float:
-        return emitter.builder.fcmp(_FLOAT_PREDICATES[op.predicate], x, y)
-    if op.predicate in ("eq", "ne"):
-        return emitter.builder.icmp(op.predicate, x, y)
-    return emitter.builder.icmp(("s" if dtype.is_signed else "u") + op.predicate, x, y)
-
-
 @lowers_elements(ops.Select)
 def _select(emitter: Emitter, op: ops.Select, condition: LV, x: LV, y: LV) -> LV:
     del op

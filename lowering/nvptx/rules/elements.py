@@ -38,21 +38,26 @@ def lowers_elements(*kinds: type[Op]) -> Callable[[OpRule], OpRule]:
 
     def register(rule: OpRule) -> OpRule:
         def lower(emitter: Emitter, op: Any, layout: Layout) -> Sequence[LV]:
-            columns = [emitter.get(value, layout) for value in op.operands]
-            if type(op) in _PACKED and op.result.tile.dtype in PACKED_DTYPES:
-                rows = _rows_of_vectors(emitter, columns)
-                if rows:
-                    return unpacked(emitter, [rule(emitter, op, *row) for row in rows])
-            made: dict[tuple[LV, ...], LV] = {}
-            for row in zip(*columns, strict=True):
-                if row not in made:
-                    made[row] = rule(emitter, op, *row)
-            return [made[row] for row in zip(*columns, strict=True)]
+            return element_by_element(emitter, op, layout, rule)
 
         lowers_tile(*kinds)(lower)
         return rule
 
     return register
+
+
+def element_by_element(emitter: Emitter, op: Any, layout: Layout, rule: OpRule) -> Sequence[LV]:
+    """Write `rule(emitter, op, *operands)` for each register, or for vectors of them."""
+    columns = [emitter.get(value, layout) for value in op.operands]
+    if type(op) in _PACKED and op.result.tile.dtype in PACKED_DTYPES:
+        rows = _rows_of_vectors(emitter, columns)
+        if rows:
+            return unpacked(emitter, [rule(emitter, op, *row) for row in rows])
+    made: dict[tuple[LV, ...], LV] = {}
+    for row in zip(*columns, strict=True):
+        if row not in made:
+            made[row] = rule(emitter, op, *row)
+    return [made[row] for row in zip(*columns, strict=True)]
 
 
 def unpacked(emitter: Emitter, vectors: Sequence[LV]) -> list[LV]:

@@ -19,15 +19,19 @@ from astdsl.lowering.layout.registers import Layout
 from astdsl.lowering.nvptx.function import Emitter
 from astdsl.lowering.nvptx.lanes import shuffled
 from astdsl.lowering.nvptx.rules.exchange import Board, State
-from astdsl.lowering.nvptx.values import i32
+from astdsl.lowering.nvptx.values import i32, lanes_of
 
 
 @dataclass(frozen=True, slots=True)
 class Fold:
-    """How two states become one, and the state that changes nothing."""
+    """How two states become one, and the state that changes nothing.
+
+    With `packs` a state is one register, and `combine` takes vectors of them as well.
+    """
 
     combine: Callable[[State, State], State]
     identity: State
+    packs: bool = False
 
 
 def folded(
@@ -35,13 +39,10 @@ def folded(
 ) -> list[State]:
     """Write the reduction of a tile's states along axes: those of `layout.without(axes)`."""
     states = [_unless_padding(emitter, layout, axes, k, s, fold) for k, s in enumerate(states)]
-    groups: dict[int, list[State]] = {}
-    for number, state in zip(layout.kept_registers(axes), states, strict=True):
-        groups.setdefault(number, []).append(state)
     levels = thread_levels(layout)
     reduced = [level for level in levels if level.axis in axes]
     lanes = [level for level in reduced if level.holder is Holder.LANES]
-    partial = [_combined(groups[k], fold) for k in range(len(groups))]
+    partial = _within_threads(emitter, layout.kept_registers(axes), states, fold)
     partial = [_across_lanes(emitter, state, lanes, fold) for state in partial]
     warps = [level for level in reduced if level.holder is Holder.WARPS]
     if not warps:
@@ -50,6 +51,34 @@ def folded(
     same = [level for level in levels if level in lanes or level.is_copy]
     board = Board(emitter, across=warps, kept=kept, same=same)
     return [_combined(states, fold) for states in board.exchanged(partial)]
+
+
+def _within_threads(
+    emitter: Emitter, numbers: Sequence[int], states: Sequence[State], fold: Fold
+) -> list[State]:
+    """Combine the states that have one number; those that were loaded together as vectors first."""
+    groups: dict[int, list[State]] = {}
+    for number, state in zip(*_packed(emitter, numbers, states, fold), strict=True):
+        groups.setdefault(number, []).append(state)
+    return [_combined(groups[k], fold) for k in range(len(groups))]
+
+
+def _packed(
+    emitter: Emitter, numbers: Sequence[int], states: Sequence[State], fold: Fold
+) -> tuple[Sequence[int], Sequence[State]]:
+    """Return what is left to combine once the vectors whose lanes have the same numbers are."""
+    vectors = emitter.builder.vectors([state[0] for state in states]) if fold.packs else []
+    if not vectors:
+        return numbers, states
+    alike: dict[Sequence[int], list[State]] = {}
+    place = 0
+    for each in vectors:
+        end = place + lanes_of(each.type)
+        alike.setdefault(tuple(numbers[place:end]), []).append((each,))
+        place = end
+    combined = [_combined(group, fold)[0] for group in alike.values()]
+    lanes = [(lane,) for each in combined for lane in emitter.builder.unpack(each)]
+    return [number for key in alike for number in key], lanes
 
 
 def _unless_padding(

@@ -15,7 +15,7 @@ from astdsl.lowering.nvptx.builder import Builder
 from astdsl.lowering.nvptx.function import Emitter, llvm_type, lowers_tile
 from astdsl.lowering.nvptx.rules.arith import add, maximum, minimum, multiply
 from astdsl.lowering.nvptx.rules.casts import converted
-from astdsl.lowering.nvptx.rules.elements import ElementRule, is_narrow
+from astdsl.lowering.nvptx.rules.elements import PACKED_DTYPES, ElementRule, is_narrow
 from astdsl.lowering.nvptx.rules.exchange import State
 from astdsl.lowering.nvptx.rules.folds import Fold, folded
 from astdsl.lowering.nvptx.values import LV, bits_of, constant, i32
@@ -51,7 +51,8 @@ def _fold(emitter: Emitter, kind: str, dtype: DType) -> Fold:
     def combine(left: State, right: State) -> State:
         return (rule(emitter, dtype, left[0], right[0]),)
 
-    return Fold(combine, (constant(llvm_type(dtype), _identity(kind, dtype)),))
+    identity = (constant(llvm_type(dtype), _identity(kind, dtype)),)
+    return Fold(combine, identity, packs=dtype in PACKED_DTYPES)
 
 
 def _identity(kind: str, dtype: DType) -> float | int | bool:

@@ -12,7 +12,7 @@ from astdsl.ir import ops
 from astdsl.ir.core import Value
 from astdsl.ir.dtypes import i32 as index_type
 from astdsl.lowering.layout.conversion import part_moves, register_moves, slice_moves
-from astdsl.lowering.layout.inference import coalesced
+from astdsl.lowering.layout.inference import broadcast_axes, broadcast_from, coalesced
 from astdsl.lowering.layout.registers import Layout, normalised
 from astdsl.lowering.layout.reshaping import reshaped
 from astdsl.lowering.nvptx.function import (
@@ -39,12 +39,8 @@ def _iota(emitter: Emitter, op: ops.Iota, layout: Layout) -> Sequence[LV]:
 
 @lowers_tile(ops.Broadcast)
 def _broadcast(emitter: Emitter, op: ops.Broadcast, layout: Layout) -> Sequence[LV]:
-    new = len(op.shape) - len(op.x.tile.shape)
-    repeated = [
-        axis for axis, extent in enumerate(op.x.tile.shape, new) if extent != op.shape[axis]
-    ]
-    source = layout.narrowed(repeated).without(range(new))
-    registers = emitter.get(op.x, source)
+    new, repeated = broadcast_axes(op)
+    registers = emitter.get(op.x, broadcast_from(layout, op))
     return [registers[k] for k in layout.kept_registers((*range(new), *repeated))]
 
 

@@ -134,6 +134,29 @@ def test_packed_instructions_compute_two_elements(
         assert not re.search(rf"\b{name}\.rn\.{scalar}\b", ptx), name
 
 
+@kernel
+def extremes_and_sums(x: In["M 2048"], o: Out["M"], p: Out["M"]):
+    with pipeline(x.shape[0]) as i:
+        row = x[i, :]
+        o[i], p[i] = row.max(), row.sum()
+
+
+@pytest.mark.parametrize(
+    ("dtype", "target", "instruction", "count"),
+    [(f32, "sm_100a", "add.rn.f32x2", 3 * 2), (f16, "sm_90a", "max.NaN.f16x2", 1 * 4)],
+    ids=str,
+)
+def test_a_fold_takes_vectors_that_were_loaded_together(
+    dtype: DType, target: str, instruction: str, count: int
+) -> None:
+    x = np.random.default_rng(0).integers(-9, 9, (3, 2048)).astype(dtype.numpy)
+    most, total = agree(extremes_and_sums, lambda: (x,))
+    np.testing.assert_array_equal(most, x.max(axis=1))
+    np.testing.assert_array_equal(total, x.sum(axis=1, dtype=np.float32).astype(dtype.numpy))
+    # A thread has 16 elements of a row: 4 vectors of f32, 2 of f16.
+    assert extremes_and_sums.lower(x, target=target).ptx.count(instruction) == count
+
+
 Take = Callable[[list[Any]], list[Any]]
 TAKEN: list[tuple[Take, int]] = [
     (lambda lanes: lanes, 0),

@@ -20,6 +20,7 @@ from astdsl.ir.core import Block, Op, Value
 from astdsl.ir.dtypes import DType
 from astdsl.ir.evaluate import evaluate_pure
 from astdsl.ir.types import TileType
+from astdsl.lowering.layout.families import Families
 from astdsl.lowering.layout.inference import Inference, coalesced
 from astdsl.lowering.layout.registers import Layout
 from astdsl.lowering.layout.shared import SharedPlan
@@ -149,7 +150,7 @@ def _compiled(
     approx_math: bool,
     target: Target = SM_90A,
 ) -> tuple[str, int]:
-    inference = Inference(threads, target)
+    inference = Inference(threads, target, Families(block))
     chosen = [*layouts, *[None] * (len(tiles.inputs) - len(layouts))]
     for value, layout in zip(tiles.inputs, chosen, strict=True):
         inference.place(value, layout or coalesced(value.tile, threads))

@@ -1,4 +1,4 @@
-"""Masks in loops are left out of the steps in which they hold everywhere."""
+"""Masks are left out of the blocks and steps in which they hold everywhere."""
 
 from __future__ import annotations
 
@@ -39,6 +39,14 @@ def near_the_end(x: In[f32, "M N"], first: i32, o: Out[f32, "M N"]):
             o[i, tile(j, 1024)] = where(sees, x[i, tile(j, 1024)], 0)
 
 
+@kernel
+def largest_at_once(x: In[f32, "M N"], o: Out[f32, "M"], *, bm=4, bn=256):
+    M, N = x.shape
+    assert bn >= N
+    with pipeline(cdiv(M, bm)) as i:
+        o[tile(i, bm)] = x[tile(i, bm), tile(0, bn)].max(axis=1)
+
+
 def branches(made: Any, *arguments: Any, **constants: Any) -> int:
     """Return how many branches give a value."""
     schedule = str(made.lower(*arguments, **constants).schedule)
@@ -56,6 +64,13 @@ def test_what_is_reduced_is_masked_in_the_last_step(columns: int) -> None:
     parts = [x[:, k : k + 64].max(axis=1) for k in range(0, columns, 64)]
     np.testing.assert_array_equal(found, sum(parts))
     assert branches(largest, x) == 1
+
+
+@pytest.mark.parametrize("columns", [256, 255, 1])
+def test_what_is_reduced_outside_of_loops_is_masked_if_it_is_ragged(columns: int) -> None:
+    x = random(6, columns) - 20
+    np.testing.assert_array_equal(agree(largest_at_once, lambda: (x,)), x.max(axis=1))
+    assert branches(largest_at_once, x) == 1
 
 
 def test_a_mask_of_few_elements_has_no_branch() -> None:

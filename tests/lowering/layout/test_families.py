@@ -1,0 +1,107 @@
+"""Tiles that are held alike have one layout, in which a fold along rows stays within a warp."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from astdsl import In, Out, cdiv, f16, f32, kernel, pipeline, spec, tile, zeros
+from astdsl.lowering.layout.levels import Holder, thread_levels
+from astdsl.lowering.layout.registers import REPLICATED, Layout, blocked, folded_in_warps
+from astdsl.stdlib.normalisation import layer_norm_backward
+from tests.witnesses import agree
+
+
+@kernel
+def shares(x: In["M N"], o: Out[f32, "M N"], *, bm=4, bn=1024):
+    M, N = x.shape
+    with pipeline(cdiv(M, bm)) as i:
+        rows = abs(x[tile(i, bm), tile(0, bn)].astype(f32)) + 1
+        o[tile(i, bm), tile(0, bn)] = rows / rows.sum(axis=1, keepdims=True)
+
+
+@kernel
+def scaled(x: In[f32, "M N"], w: In[f32, "N"], s: In[f32, "M"], o: Out[f32, "M"], *, bm=4, bn=512):
+    M, N = x.shape
+    with pipeline(cdiv(M, bm)) as i:
+        total = zeros(bm, f32)
+        with pipeline(cdiv(N, bn), stages=2) as j:
+            columns, rows = tile(j, bn), tile(i, bm)
+            total += (x[rows, columns] * w[columns] * s[rows][:, None]).sum(axis=1)
+        o[tile(i, bm)] = total
+
+
+def exchanges(made: Any, *arguments: Any) -> int:
+    """Return how many words warps leave for each other in shared memory."""
+    return sum("st.shared.b32" in line for line in made.lower(*arguments).ptx.splitlines())
+
+
+@pytest.mark.parametrize("shape", [(8, 1024), (7, 1000), (1, 3)])
+@pytest.mark.parametrize("dtype", [f32, f16], ids=str)
+def test_rows_are_summed_within_warps(shape: tuple[int, int], dtype: Any) -> None:
+    x = np.random.default_rng(0).integers(-9, 9, shape).astype(dtype.numpy)
+    found = agree(shares, lambda: (x,))
+    rows = abs(x.astype(np.float32)) + 1
+    np.testing.assert_allclose(found, rows / rows.sum(axis=1, keepdims=True), rtol=1e-6)
+
+
+def test_warps_that_hold_whole_rows_leave_nothing_for_each_other() -> None:
+    # One row is held by all warps, four by one warp each.
+    assert exchanges(shares, spec((64, 1024), f32)) == 0
+    text = shares.lower(spec((64, 1024), f32), bm=1).ptx
+    assert "st.shared.b32" in text
+
+
+@pytest.mark.parametrize("shape", [(8, 1024), (5, 700)])
+def test_what_is_broadcast_is_loaded_where_it_is_needed(shape: tuple[int, int]) -> None:
+    x, w, s = (
+        np.random.default_rng(0).integers(-3, 4, n).astype(np.float32)
+        for n in (shape, shape[1:], shape[:1])
+    )
+    found = agree(scaled, lambda: (x, w, s))
+    np.testing.assert_array_equal(found, (x * w * s[:, None]).sum(axis=1))
+    assert "conversion" not in scaled.lower(x, w, s).explain()
+
+
+def test_tiles_that_are_folded_along_every_axis_are_held_as_they_are_loaded() -> None:
+    row = spec((1024,), f32)
+    rows = spec((64, 1024), f32)
+    few = spec((64,), f32)
+    text = layer_norm_backward.lower(rows, row, few, few, rows).ptx
+    # Sums of rows cross warps, sums of columns then do not.
+    assert text.count("bar.sync") < 20
+
+
+def warps_along(layout: Layout, axis: int) -> int:
+    """Return how many warps hold parts of a row along an axis."""
+    levels = thread_levels(layout)
+    return math.prod(v.extent for v in levels if (v.axis, v.holder) == (axis, Holder.WARPS))
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    rows=st.integers(1, 40),
+    columns=st.integers(1, 2000),
+    vector=st.sampled_from([1, 2, 4, 8]),
+    warps=st.sampled_from([1, 2, 4, 8]),
+    folded=st.integers(0, 1),
+)
+def test_a_layout_for_folds_holds_every_element_once(
+    rows: int, columns: int, vector: int, warps: int, folded: int
+) -> None:
+    shape, threads = (rows, columns), 32 * warps
+    found = folded_in_warps(shape, threads, vector, (), frozenset({folded}))
+    usual = blocked(shape, threads, vector)
+    assert found.thread_count == threads
+    assert found.register_count <= usual.register_count
+    places = found.bases[found.owners][:, None, :] + np.array(found.offsets)[None, :, :]
+    inside = places[(places < shape).all(axis=2)]
+    assert len(inside) == len(np.unique(inside, axis=0)) == rows * columns
+    if found != usual:
+        assert warps_along(found, folded) <= warps_along(usual, folded)
+        assert all(v.axis != REPLICATED for v in thread_levels(found))
