@@ -150,10 +150,12 @@ def _is_read_in_rows(op: ops.AllocSmem, body: Block) -> bool:
 
     Then nothing meets in a bank without a swizzle either, and boxes are as wide as TMA copies.
     """
-    copied = {c.buffer for c in walk(body) if isinstance(c, ops.Copy)}
+    copies = [c for c in walk(body) if isinstance(c, ops.Copy)]
+    copied = {c.buffer for c in copies}
     if op.result not in copied or any(isinstance(o, _ACROSS_ROWS) for o in walk(body)):
         return False
-    return len({buffer.ref.dtype.bits for buffer in copied}) == 1
+    has_rows = all(_kept_order(c) == tuple(reversed(range(sum(c.kept)))) for c in copies)
+    return has_rows and len({buffer.ref.dtype.bits for buffer in copied}) == 1
 
 
 def _statements(op: ops.AllocSmem, body: Block) -> list[ops.AllocSmem | ops.StateLayout]:
@@ -214,13 +216,17 @@ def _slots_used(op: Op, buffer: Value) -> list[tuple[Value, ...]]:
     return []
 
 
+def _kept_order(copy: ops.Copy) -> tuple[int, ...]:
+    """Return the axes of a copied tile, the one first along which the array is contiguous."""
+    kept = [axis for axis, is_kept in enumerate(copy.kept) if is_kept]
+    return tuple(kept.index(a) for a in fastest_first(copy.ref.ref) if a in kept)
+
+
 def _order(copies: list[ops.Copy], rank: int) -> tuple[int, ...]:
     """Return the tile's axes, contiguous first, as the arrays it is copied from or to want."""
     found: dict[tuple[int, ...], Span] = {}
     for copy in copies:
-        kept = [a for a, k in enumerate(copy.kept) if k]
-        order = tuple(kept.index(a) for a in fastest_first(copy.ref.ref) if a in kept)
-        found.setdefault(order, copy.span)
+        found.setdefault(_kept_order(copy), copy.span)
     if len(found) > 1:
         raise UnsupportedFeature(
             "one shared buffer is copied from or to arrays with different contiguous axes",

@@ -5,6 +5,7 @@ Invariant: an access is either `vector` elements wide for every register of the 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from functools import cached_property
 
@@ -29,6 +30,22 @@ def vector_elements(layout: Layout, axis: int, element_bytes: int) -> int:
     while width > 1 and (first.extent % width or any(s % width for s in others)):
         width //= 2
     return max(1, width)
+
+
+def fast_first(layout: Layout, axis: int) -> tuple[Layout, tuple[int, ...]]:
+    """Return the layout whose neighbouring registers are neighbours along `axis`, if any are.
+
+    And for each of its registers the number of the same one in `layout`.
+    """
+    digits = list(layout.registers)
+    found = next((k for k, d in enumerate(digits) if (d.axis, d.stride) == (axis, 1)), 0)
+    order = [found, *(k for k in range(len(digits)) if k != found)]
+    steps = [math.prod(d.extent for d in digits[:k]) for k in range(len(digits))]
+    numbers = [0]
+    for k in order if digits else ():
+        numbers = [n + d * steps[k] for d in range(digits[k].extent) for n in numbers]
+    registers = tuple(digits[k] for k in order if digits)
+    return Layout(layout.shape, registers, layout.threads), tuple(numbers)
 
 
 class GlobalWindow:
@@ -151,7 +168,7 @@ class SharedWindow:
         self.buffer = emitter.shared.layouts[op.ref]
         self.dtype = op.ref.ref.dtype
         self.type = MEMORY_TYPES[self.dtype.name]
-        self.slot_axes = op.ref.ref.rank - len(self.buffer.shape) if op.ref.ref.rank else 0
+        self.slot_axes = _slot_axes(op, self.buffer)
         starts = [self.builder.cast("trunc", emitter.scalar(v), "i32") for v in op.starts]
         self.starts = starts[self.slot_axes :]
         self.pointer = slot_pointer(emitter, op.ref, starts[: self.slot_axes])
@@ -162,18 +179,7 @@ class SharedWindow:
     @cached_property
     def vector(self) -> int:
         """Elements of one access."""
-        contiguous = self.buffer.order[0]
-        axis = contiguous + self.slot_axes
-        if contiguous not in self.tile_axis or self.op.steps[axis] != 1:
-            return 1
-        if not self.buffer.has_rows:
-            return 1
-        width = vector_elements(self.layout, self.tile_axis[contiguous], self.dtype.bytes)
-        start = self.emitter.forms[self.op.starts[axis]].divisor
-        row = self.buffer.row_elements
-        while width > 1 and (start % width or row % width):
-            width //= 2
-        return width
+        return shared_vector(self.emitter, self.op, self.layout)
 
     def note_conflicts(self) -> None:
         """Write down in how many passes a warp's access is served, if in more than one.
@@ -247,6 +253,33 @@ class SharedWindow:
         extent = self.layout.shape[self.tile_axis[axis]]
         width = self.vector if axis == self.buffer.order[0] else 1
         return min((extent - 1) // width * width + offset % width, extent - 1)
+
+
+def shared_vector(emitter: Emitter, op: ops.Window, layout: Layout) -> int:
+    """Return how many elements of a window of shared memory a thread reaches at once."""
+    fast = fast_axis(emitter, op)
+    if fast is None:
+        return 1
+    buffer, dtype = emitter.shared.layouts[op.ref], op.ref.ref.dtype
+    axis = buffer.order[0] + _slot_axes(op, buffer)
+    width = vector_elements(layout, fast, dtype.bytes)
+    start = emitter.forms[op.starts[axis]].divisor
+    while width > 1 and (start % width or buffer.row_elements % width):
+        width //= 2
+    return width
+
+
+def fast_axis(emitter: Emitter, op: ops.Window) -> int | None:
+    """Return the tile's axis whose neighbours are neighbours in shared memory, if there is one."""
+    buffer = emitter.shared.layouts[op.ref]
+    axis = buffer.order[0] + _slot_axes(op, buffer)
+    if not any(op.kept[axis : axis + 1]) or op.steps[axis] != 1 or not buffer.has_rows:
+        return None
+    return sum(op.kept[:axis])
+
+
+def _slot_axes(op: ops.Window, buffer: BufferLayout) -> int:
+    return op.ref.ref.rank - len(buffer.shape) if op.ref.ref.rank else 0
 
 
 def slot_pointer(emitter: Emitter, ref: object, slots: Sequence[LV]) -> LV:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TypeAlias
 
 from astdsl.ir import ops
-from astdsl.ir.dtypes import BOOL, DType, f4e2m1, f8e8m0, f32, f64, tf32
+from astdsl.ir.dtypes import BOOL, DType, bf16, f4e2m1, f8e8m0, f16, f32, f64, tf32
 from astdsl.ir.dtypes import i32 as word
 from astdsl.lowering.layout.registers import Layout
 from astdsl.lowering.nvptx.asm import arith
@@ -19,6 +19,7 @@ from astdsl.lowering.nvptx.builder import Builder
 from astdsl.lowering.nvptx.function import Emitter, llvm_type, lowers_tile
 from astdsl.lowering.nvptx.rules.elements import (
     PACKED_DTYPES,
+    has_pairs,
     is_narrow,
     lowers_elements,
     unpacked,
@@ -31,6 +32,8 @@ _MANTISSA_BITS = 23  # of f32
 _NO_POWER = 255  # the NaN of f8e8m0
 _UNPACK = {"f8e4m3": arith.UNPACK_E4M3, "f8e5m2": arith.UNPACK_E5M2}
 _PACK = {"f8e4m3": arith.PACK_E4M3, "f8e5m2": arith.PACK_E5M2}
+# Two neighbours are converted at once, into one register (PTX ISA 9.7.9.21, `.f16x2`, `.bf16x2`).
+_PAIRED = (f16, bf16)
 Conversion: TypeAlias = Callable[[Emitter, DType, DType, LV], LV]
 
 
@@ -38,7 +41,11 @@ Conversion: TypeAlias = Callable[[Emitter, DType, DType, LV], LV]
 def _cast(emitter: Emitter, op: ops.Cast, layout: Layout) -> Sequence[LV]:
     registers = emitter.get(op.x, layout)
     distinct = list(dict.fromkeys(registers))
-    found = _all_converted(emitter, op.x.tile.dtype, op.dtype, distinct)
+    source, target = op.x.tile.dtype, op.dtype
+    if target in _PAIRED and source is f32 and has_pairs(layout) and distinct == list(registers):
+        vectors = emitter.builder.vectors(registers) or emitter.builder.together(registers, 2)
+        return unpacked(emitter, [converted(emitter, source, target, x) for x in vectors])
+    found = _all_converted(emitter, source, target, distinct)
     made = dict(zip(distinct, found, strict=True))
     return [made[x] for x in registers]
 

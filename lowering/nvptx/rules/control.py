@@ -14,7 +14,10 @@ from astdsl.lowering.layout.registers import Layout
 from astdsl.lowering.nvptx.builder import Phi
 from astdsl.lowering.nvptx.crew import Crew, known_warpgroup, own_warp
 from astdsl.lowering.nvptx.function import Emitter, llvm_type, lowers, lowers_tile
-from astdsl.lowering.nvptx.values import LV, Label, i64
+from astdsl.lowering.nvptx.rules.elements import has_pairs, unpacked
+from astdsl.lowering.nvptx.values import LV, Label, i64, vector
+
+_HALF_WORD_BITS = 16
 
 
 def placed(emitter: Emitter, value: Value) -> Layout:
@@ -25,29 +28,38 @@ def placed(emitter: Emitter, value: Value) -> Layout:
 
 
 def _leaving(emitter: Emitter, values: Sequence[Value], results: Sequence[Value]) -> list[LV]:
-    """Return the registers of yielded values, in the layouts of the results."""
+    """Return the words of yielded values, in the layouts of the results."""
     found: list[LV] = []
     for value, result in zip(values, results, strict=True):
-        found += emitter.get(value, placed(emitter, result))
+        registers = emitter.get(value, placed(emitter, result))
+        found += emitter.builder.together(registers, _width(emitter, result))
     return found
 
 
+def _width(emitter: Emitter, value: Value) -> int:
+    """Return how many elements cross a border in one register of 32 bits."""
+    is_half = value.tile.dtype.bits == _HALF_WORD_BITS
+    return 2 if is_half and has_pairs(placed(emitter, value)) else 1
+
+
 def _phis(emitter: Emitter, values: Sequence[Value]) -> list[Phi]:
-    """Begin a phi for every register of values that enter the current block."""
+    """Begin a phi for every word of values that enter the current block."""
     phis: list[Phi] = []
     for value in values:
-        kind = llvm_type(value.tile.dtype)
-        phis += [emitter.builder.phi(kind) for _ in range(placed(emitter, value).register_count)]
+        kind, width = llvm_type(value.tile.dtype), _width(emitter, value)
+        words = placed(emitter, value).register_count // width
+        kind = vector(width, kind) if width > 1 else kind
+        phis += [emitter.builder.phi(kind) for _ in range(words)]
     return phis
 
 
-def _define(emitter: Emitter, values: Sequence[Value], registers: Sequence[LV]) -> None:
-    """Define values that cross a region's border from the run of their registers."""
+def _define(emitter: Emitter, values: Sequence[Value], words: Sequence[LV]) -> None:
+    """Define values that cross a region's border from the run of their words."""
     start = 0
     for value in values:
         layout = placed(emitter, value)
-        end = start + layout.register_count
-        emitter.define(value, layout, registers[start:end])
+        end = start + layout.register_count // _width(emitter, value)
+        emitter.define(value, layout, unpacked(emitter, words[start:end]))
         start = end
 
 
@@ -100,7 +112,9 @@ def _yield(emitter: Emitter, op: ops.Yield) -> None:
 @lowers(ops.Phase)
 def _phase(emitter: Emitter, op: ops.Phase) -> None:
     emitter.block(op.body)
-    _define(emitter, op.results, _leaving(emitter, ops.yielded(op.body), op.results))
+    for value, result in zip(ops.yielded(op.body), op.results, strict=True):
+        layout = placed(emitter, result)
+        emitter.define(result, layout, emitter.get(value, layout))
 
 
 class _LoopFrame:

@@ -99,6 +99,12 @@ def _repeated(emitter: Emitter, column: Sequence[LV], lanes: Sequence[int]) -> l
     return found
 
 
+def has_pairs(layout: Layout) -> bool:
+    """Whether registers two at a time are neighbours along an axis."""
+    first = next(iter(layout.registers), None)
+    return first is not None and first.stride == 1 and first.extent % 2 == 0
+
+
 def is_narrow(dtype: DType) -> bool:
     """Whether arithmetic is done in f32 and rounded once."""
     return dtype.is_float and dtype.bits < f32.bits

@@ -16,7 +16,13 @@ from astdsl.ir.rewrite import replace_fields
 from astdsl.ir.types import GMEM
 from astdsl.lowering.layout.registers import Layout, blocked
 from astdsl.lowering.layout.shared import BARRIER_BYTES
-from astdsl.lowering.nvptx.access import GlobalWindow, SharedWindow, slot_offset
+from astdsl.lowering.nvptx.access import (
+    GlobalWindow,
+    SharedWindow,
+    fast_axis,
+    fast_first,
+    slot_offset,
+)
 from astdsl.lowering.nvptx.asm import barriers, copies
 from astdsl.lowering.nvptx.asm.memory import PREFETCH_L2, guarded_load, guarded_store
 from astdsl.lowering.nvptx.function import (
@@ -27,6 +33,7 @@ from astdsl.lowering.nvptx.function import (
     lowers,
     lowers_tile,
 )
+from astdsl.lowering.nvptx.matrices import load_matrices, matrices_of_window, store_matrices
 from astdsl.lowering.nvptx.rules.elements import unpacked
 from astdsl.lowering.nvptx.values import LV, Label, i1, i32, i64, vector
 from astdsl.lowering.tensor_maps import Piece, pieces
@@ -47,6 +54,9 @@ def _dim(emitter: Emitter, op: ops.Dim, layout: Layout) -> Sequence[LV]:
 def _load(emitter: Emitter, op: ops.Load, layout: Layout) -> Sequence[LV]:
     if op.ref.ref.space == GMEM:
         return _load_global(emitter, op, layout)
+    found = matrices_of_window(emitter, op, layout)
+    if found is not None:
+        return load_matrices(emitter, op, found)
     window = SharedWindow(emitter, op, layout)
     window.note_conflicts()
     return _load_wide(emitter, window, window.vector)
@@ -205,6 +215,14 @@ def _store_global(
 def _store_shared(
     emitter: Emitter, op: ops.Store, layout: Layout, registers: Sequence[LV], owner: LV | None
 ) -> None:
+    found = matrices_of_window(emitter, op, layout)
+    if found is not None:
+        store_matrices(emitter, op, found, registers)
+        return
+    fast = fast_axis(emitter, op)
+    if fast is not None:
+        layout, numbers = fast_first(layout, fast)
+        registers = [registers[number] for number in numbers]
     window = SharedWindow(emitter, op, layout)
     window.note_conflicts()
     if layout.is_exact:
