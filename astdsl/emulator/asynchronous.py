@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
+    from astdsl.emulator.issues import Issue
     from astdsl.emulator.scalars import Array
 
 Completion = Literal["late", "early"] | int
@@ -23,27 +24,24 @@ class Operation:
     """One asynchronous operation of one executed instruction, for all lanes that issued it.
 
     `perform` applies its effects (data, completion of barriers). `order` names the queue that it
-    must stay in order with, None = free. `what` and `place` (lines) are for
-    reports. `signals` = it completes a barrier, at one of `offsets` of shared memory; none = it is
+    must stay in order with, None = free. `issue` says what was issued by whom, for reports.
+    `signals` = it completes a barrier, at one of `offsets` of shared memory; none = it is
     not known which. `blocks` are the blocks that must not end before the operation has happened,
-    None = any may. `warp` issued it, in its block (or in the even one of a pair).
+    None = any may.
     """
 
     perform: Callable[[], None]
-    what: str
-    place: str
+    issue: Issue
     order: Hashable = None
     blocks: Array | None = None
     signals: bool = False
     offsets: frozenset[int] = frozenset()
-    warp: int | None = None
     done: bool = False
 
     @property
-    def issued(self) -> str:
-        """Return who issued it and where, for reports."""
-        who = "" if self.warp is None else f"of warp {self.warp}, "
-        return f"{who}{self.place}"
+    def what(self) -> str:
+        """Return what it is, for reports."""
+        return self.issue.what
 
 
 class Asynchronous:

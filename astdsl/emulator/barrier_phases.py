@@ -43,10 +43,11 @@ class BarrierPhases:
             first = int(np.argmax(late))
             row, number = int(rows[first]), int(at[1][first])
             who = clocks.place_of(row, int(actors[first]))
+            place = clocks.place_text(int(self._times[row, number]))
             raise self._m.fault(
                 "E213",
                 f"an arrival at barrier {number}, and nothing orders it after the phase there "
-                f"which {who} completed: it may count in that one",
+                f"which {who} completed ({place}): it may count in that one",
                 int(lanes.index[first]),
                 help="let other threads use another barrier, or wait for the phase before",
             )

@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast
 
 import numpy as np
 
+from astdsl.emulator.issues import Issue
+
 if TYPE_CHECKING:
     from astdsl.emulator.lanes import Lanes
     from astdsl.emulator.machine import Machine
@@ -68,7 +70,7 @@ class Clocks:
     def __init__(self, m: Machine, reach: int | None = None, n_warps: int | None = None) -> None:
         self._m = m
         self.n_warps = -(-m.n_threads // 32) if n_warps is None else n_warps
-        reach = m.launch.cluster_size if reach is None else reach
+        self._reach = reach = m.launch.cluster_size if reach is None else reach
         self.n_async = 1 + -(-self.n_warps // _WARPS)
         self.n_actors = reach * self.n_warps + self.n_async
         self.known = np.zeros((m.n_blocks, self.n_warps, self.n_actors), np.int32)
@@ -80,22 +82,29 @@ class Clocks:
         self._seen: dict[int, Array] = {}
         rows, own = np.arange(m.n_blocks)[:, None], np.arange(self.n_warps)
         self.known[rows, own, self.actors(rows, own)] = _ALWAYS
-        self.places: list[int | str] = [0]
+        self.places: list[int | Issue] = [0]
 
     @property
     def now(self) -> int:
         """Return the present time."""
         return len(self.places) - 1
 
-    def tick(self, place: str | None = None) -> int:
-        """Begin the next moment, at the current instruction or at the place told."""
-        self.places.append(self._m.pc if place is None else place)
+    def tick(self, issue: Issue | None = None) -> int:
+        """Begin the next moment, at the current instruction, or when what was issued is done."""
+        self.places.append(self._m.pc if issue is None else issue)
         return len(self.places) - 1
 
     def place_text(self, time: int) -> str:
         """Return where what happened at a time was issued, for reports."""
         place = self.places[time]
-        return place if isinstance(place, str) else self._m.place_text(place)
+        return place.place if isinstance(place, Issue) else self._m.place_text(place)
+
+    def issued(self, time: int, row: int, offset: int | None = None) -> tuple[str, str]:
+        """Return what was done at a time, and who issued what reaches a byte of block `row`."""
+        issue = self.places[time]
+        if not isinstance(issue, Issue):
+            raise AssertionError("a time at which no asynchronous operation was done")
+        return issue.what, issue.text(self._m, row, offset)
 
     def warps(self, lanes: Lanes) -> tuple[Array, Array]:
         """Return the block and the warp in it of every lane."""
@@ -107,12 +116,9 @@ class Clocks:
         return found
 
     def place_of(self, row: int, actor: int) -> str:
-        """Return which warp an actor is, for reports of block `row`."""
-        size = self._m.launch.cluster_size
-        if size == 1:
-            return f"warp {actor}"
+        """Return which warp of which block an actor is, for reports of block `row`."""
         rank, warp = divmod(actor, self.n_warps)
-        return f"warp {warp} of block {rank} of the cluster"
+        return self._m.warp_text(row // self._reach * self._reach + rank, warp)
 
     def mask(self, lanes: Lanes) -> BoolArray:
         """Return which warps, [blocks, warps], some of the lanes belong to."""

@@ -12,15 +12,19 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from astdsl.emulator.convergence import WARP_THREADS
+
 if TYPE_CHECKING:
     from astdsl.emulator.global_memory import Allocation
     from astdsl.emulator.lanes import Lanes
-    from astdsl.emulator.machine import Machine
+    from astdsl.emulator.machine import Launch, Machine
     from astdsl.emulator.scalars import Array
 
 __all__ = ["Constancy"]
 
 BUDGET_BYTES = 1 << 26
+# What an access takes, in units of its addresses: they and who made it, at most.
+_KEPT = 2
 
 
 class _Access(NamedTuple):
@@ -29,6 +33,14 @@ class _Access(NamedTuple):
     addresses: Array
     width: int
     place: int
+    lanes: Lanes
+    launch: Launch
+
+    def who(self, element: int, width: int) -> str:
+        """Return which warp of which block reached an element of some width."""
+        at = int(np.argmax(np.broadcast_to(self.addresses // width == element, self.lanes.n)))
+        thread, row = divmod(int(self.lanes.index[at]), len(self.launch.index[0]))
+        return f"warp {thread // WARP_THREADS} of block {self.launch.block_index(row)}"
 
 
 class Constancy:
@@ -48,10 +60,10 @@ class Constancy:
             if other.low < high and low < other.high:
                 self._check(m, lanes, addresses, width, other, stores=stores)
         kept = self._kept.setdefault((allocation.low, stores), deque())
-        kept.append(_Access(low, high, addresses, width, m.pc))
-        self._bytes += addresses.nbytes
+        kept.append(_Access(low, high, addresses, width, m.pc, lanes, m.launch))
+        self._bytes += _KEPT * addresses.nbytes
         while self._bytes > BUDGET_BYTES and len(kept) > 1:
-            self._bytes -= kept.popleft().addresses.nbytes
+            self._bytes -= _KEPT * kept.popleft().addresses.nbytes
 
     def _check(
         self, m: Machine, lanes: Lanes, addresses: Array, width: int, other: _Access,
@@ -65,7 +77,7 @@ class Constancy:
             first, second = ("reads", "written") if stores else ("writes", "read by ld.global.nc")
             raise m.fault(
                 "E223",
-                f"global memory at {at:#x} is {second}, and this launch {first} it"
-                f"{' by ld.global.nc' if stores else ''} ({m.place_text(other.place)})",
+                f"global memory at {at:#x} is {second}, and {other.who(at // wide, wide)} {first} "
+                f"it{' by ld.global.nc' if stores else ''} ({m.place_text(other.place)})",
                 lanes.first(met),
             )

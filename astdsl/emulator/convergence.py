@@ -101,11 +101,12 @@ def require_converged(m: Machine, lanes: Lanes) -> None:
         there = m.thread_of[others.sel] // WARP_THREADS * m.n_blocks + m.block_of[others.sel]
         split = np.isin(here, there)
         if any_of(split):
+            lane = int(lanes.index[np.argmax(split)])
             raise m.fault(
                 "E214",
-                "lanes of one warp are divided between two `.aligned` instructions: this one, and "
-                f"{m.program.instructions[pc].opcode} ({m.place_text(pc)})",
-                int(lanes.index[np.argmax(split)]),
+                f"lanes of {m.lane_text(lane)} are divided between two `.aligned` instructions: "
+                f"this one, and {m.program.instructions[pc].opcode} ({m.place_text(pc)})",
+                lane,
             )
 
 

@@ -16,6 +16,7 @@ import numpy as np
 from astdsl.emulator.asynchronous import Operation
 from astdsl.emulator.clocks import WARPGROUP_THREADS, by_group
 from astdsl.emulator.guard import CHUNK_BYTES, Index, chunk_index, define
+from astdsl.emulator.issues import Issue
 from astdsl.emulator.mbarriers import BarrierMisuse, mbarriers_of
 from astdsl.emulator.native import copies as native
 from astdsl.emulator.scalars import UNSIGNED, all_of, any_of
@@ -109,9 +110,8 @@ class Transfer:
 
     def operation(self, perform: Callable[[], None]) -> Operation:
         """Return the operation that performs this copy."""
-        place = self.m.place_text(self.pc)
-        warp = self.m.warp_of(self.lanes)
-        return Operation(perform, self.what, place, blocks=self.rows, warp=warp)
+        issue = Issue.of(self.m, self.what, self.lanes, self.rows, self.starts)
+        return Operation(perform, issue, blocks=self.rows)
 
     def has_read(self, operation: Operation) -> None:
         """End the operation's reads, each of which the group of its lane's warpgroup tells of."""
@@ -122,7 +122,7 @@ class Transfer:
         groups = self.m.thread_of[self.lanes.index] // WARPGROUP_THREADS
         for group in np.unique(groups).tolist():
             index = self.chunks(groups == group)
-            guard.races.done(index, operation.place, writes=False, by=by_group(group))
+            guard.races.done(index, operation.issue, writes=False, by=by_group(group))
 
     def chunks(self, boxes: Any = slice(None)) -> Index:
         """Return the index of the 16-byte chunks of shared memory that (some) boxes touch."""
@@ -304,7 +304,7 @@ def issue_load(transfer: Transfer, barrier_rows: Array, barrier_offsets: Array) 
         except BarrierMisuse as error:
             raise transfer.fault(error.code, error.message, error.at) from None
         if m.guard is not None:
-            m.guard.complete_mbarrier(barrier_rows, barrier_offsets)
+            m.guard.complete_mbarrier(transfer.lanes, transfer.pc, barrier_rows, barrier_offsets)
         m.wake = True
 
     operation = transfer.operation(perform)
@@ -370,7 +370,7 @@ def _signalling(
         except BarrierMisuse as error:
             raise target.fault(error.code, error.message, error.at) from None
         if m.guard is not None:
-            m.guard.complete_mbarrier(*barrier)
+            m.guard.complete_mbarrier(target.lanes, target.pc, *barrier)
         m.wake = True
 
     operation = target.operation(perform)

@@ -85,7 +85,6 @@ def run(
     fp8_accumulate: Sums = "exact",
     exclusive: bool = False,
     crew_threads: int = 0,
-    overtaking: bool = False,
 ) -> None:
     """Run a kernel of a PTX text for a whole grid.
 
@@ -99,7 +98,6 @@ def run(
     an `Unwritten` keeps what this run wrote for the next.
     With `exclusive` no two blocks (of different clusters) may store in one place, where no atomics
     let them wait for each other; nor two crews of `crew_threads` threads of a block, if not 0.
-    With `overtaking` no warp may wait for a phase of an mbarrier that the next may overtake.
     Without `check` hazards between threads are not looked for. `strict` says whether a missing
     `tcgen05.fence` or `fence.mbarrier_init` is a fault, and a race in global memory between warps
     of a block; by default it is one in programs that have any of that kind, or any barrier, since
@@ -131,7 +129,7 @@ def run(
         launch = Launch(
             grid3, block3, cluster3, waiting.launch(batch), completion, check, order,
             program.fences if strict is None else Fences(strict, strict, strict), waiting,
-            fp8_accumulate, overtaking,
+            fp8_accumulate,
         )  # fmt: skip
         if reused is None or reused.n_blocks != len(launch.index[0]):
             reused = _Storage(program, launch, shared_bytes)

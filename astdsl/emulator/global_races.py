@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from astdsl.emulator.clocks import BlockClocks, Clocks
+from astdsl.emulator.issues import Issue
 from astdsl.emulator.scalars import UNSIGNED
 from astdsl.emulator.stamps import (
     BLOCK_SHIFT,
@@ -66,7 +67,7 @@ class _Epoch(NamedTuple):
     first_block: int
     first_time: int
     axes: tuple[Array, Array, Array]
-    places: list[int | str]
+    places: list[int | Issue]
 
 
 class _Read(NamedTuple):
@@ -361,7 +362,7 @@ class GlobalRaces:
         epoch = self._epochs[at]
         index = tuple(int(axis[block - epoch.first_block]) for axis in epoch.axes)
         place = epoch.places[(other >> TIME_SHIFT) - epoch.first_time]
-        where = place if isinstance(place, str) else m.place_text(place)
+        where = place.place if isinstance(place, Issue) else m.place_text(place)
         who = f"warp {warp} of block {index}"
         what = f"global memory at {address:#x} in {access.allocation.name}"
         number = int(access.lanes[lane])

@@ -35,7 +35,7 @@ __all__ = ["CHUNK_BYTES", "Index", "SharedGuard", "chunk_index", "define"]
 
 CHUNK_BYTES = 16
 _CHUNK_SHIFT = 4
-_RELAXED = "holds what a copy has brought, and a relaxed wait for its mbarrier orders nothing"
+_RELAXED = "and a relaxed wait for its mbarrier orders nothing"
 _ACQUIRE = "wait without `.relaxed`, or execute `fence.acq_rel` after the wait"
 _ALL_DEFINED = np.frombuffer(b"\x01" * CHUNK_BYTES, np.complex128)[0]
 
@@ -96,7 +96,8 @@ class SharedGuard:
         self._phases = BarrierPhases(m, self.clocks)
         self._ends = BarrierEnds.of(m, self.clocks)
         self._unacquired = Unacquired.of(m, shape)
-        self._overtaken = Overtaken(m, self.clocks) if m.launch.overtaking else None
+        # None once something relaxed orders what the clocks do not know.
+        self._overtaken: Overtaken | None = Overtaken(m, self.clocks)
         # What is accessed now is strong: no race with what is strong too.
         self.strong = False
 
@@ -141,10 +142,11 @@ class SharedGuard:
         hidden = self.races.hidden(rows, offsets)
         if hidden.any():
             at = int(np.argmax(hidden))
+            row, offset = int(rows[at]), int(offsets[at])
             raise self._m.fault(
-                "E259", f"the mbarrier at shared {int(offsets[at]):#x} is used before a fence lets "
-                "asynchronous work and other blocks see that it was initialised",
-                int(lanes.index[at]),
+                "E259", f"the mbarrier at shared {offset:#x} is used before a fence lets "
+                "asynchronous work and other blocks see that it was initialised by "
+                f"{self.races.maker(row, offset)}", int(lanes.index[at]),
                 help="execute `fence.mbarrier_init.release.cluster` after mbarrier.init",
             )  # fmt: skip
 
@@ -206,7 +208,7 @@ class SharedGuard:
             self._overtaken = None
         if self._overtaken is not None:
             self._overtaken.arrive(lanes, rows, columns)
-            self._overtaken.check(rows, columns, offsets)
+            self._overtaken.check(lanes, rows, columns, offsets)
 
     def pass_mbarrier(
         self, lanes: Lanes, rows: Array, offsets: Array, *, relaxed: int | None = None
@@ -251,13 +253,15 @@ class SharedGuard:
         if self._ends is not None:
             self._ends.check(lanes, rows, self._barriers.columns(offsets), offsets)
 
-    def complete_mbarrier(self, rows: Array, offsets: Array) -> None:
-        """Note that an asynchronous operation has completed at mbarriers."""
+    def complete_mbarrier(self, lanes: Lanes, pc: int, rows: Array, offsets: Array) -> None:
+        """Note that what lanes issued at an instruction has completed at mbarriers, one a lane."""
         columns = self._barriers.columns(offsets)
         for ledger in self._ledgers:
             ledger.mbarriers.give_async(rows, columns)
         if self._overtaken is not None:
-            self._overtaken.check(rows, columns, offsets)
+            here, self._m.pc = self._m.pc, pc
+            self._overtaken.check(lanes, rows, columns, offsets)
+            self._m.pc = here
         if self._unacquired is not None:
             self._unacquired.tell(rows, columns)
 
@@ -329,11 +333,11 @@ class SharedGuard:
             counts = self._writing if use.writes else self._reading
             counts[use.index] -= 1
             if use.writes and self._unacquired is not None:
-                self._unacquired.fill(use.index)
+                self._unacquired.fill(use.index, operation.issue)
             if use.writes:
                 self._defined[use.index] = _ALL_DEFINED
                 self._clean[use.index] = True
-            self.races.done(use.index, operation.place, writes=use.writes, by=by)
+            self.races.done(use.index, operation.issue, writes=use.writes, by=by)
 
     # Reports.
 
@@ -360,10 +364,16 @@ class SharedGuard:
         unknown = self._unacquired.unknown((rows, offsets >> _CHUNK_SHIFT))
         if unknown.any():
             at = int(np.argmax(unknown))
-            offset = int(np.broadcast_to(offsets, len(unknown))[at])
-            raise self._m.fault(
-                "E233", f"shared memory at {offset:#x} {_RELAXED}", int(lanes.index[at]), _ACQUIRE
-            )
+            row, offset = (int(np.broadcast_to(x, len(unknown))[at]) for x in (rows, offsets))
+            text = f"shared memory at {offset:#x} holds what {self._brought(row, offset)}"
+            raise self._m.fault("E233", text, int(lanes.index[at]), _ACQUIRE)
+
+    def _brought(self, row: int, offset: int) -> str:
+        """Return what has brought a byte that nobody has acquired."""
+        if self._unacquired is None:
+            raise AssertionError("every wait of the program acquires")
+        issue = self._unacquired.issue(row, offset >> _CHUNK_SHIFT)
+        return f"the {issue.what} ({issue.text(self._m, row, offset)}) has brought, {_RELAXED}"
 
     def _check_defined(self, operation: Operation, lanes: Lanes, index: Index) -> None:
         undefined = self._defined[index] != _ALL_DEFINED
@@ -398,7 +408,7 @@ class SharedGuard:
         if unordered.any():
             row, offset = self._place(index, unordered)
             verb = "overwrites" if writes else "reads"
-            other = self.races.culprit(lanes, row, offset >> _CHUNK_SHIFT, writes=writes)
+            other = self.races.culprit(lanes, row, offset, writes=writes)
             raise self._fault(
                 "E234", f"the {operation.what} {verb} shared memory at {offset:#x} after an access "
                 f"of another warp that no barrier orders before it: {other}", lanes, row,
@@ -407,8 +417,8 @@ class SharedGuard:
         unknown = None if self._unacquired is None else self._unacquired.unknown(index)
         if unknown is not None and unknown.any():
             row, offset = self._place(index, unknown)
-            text = f"the {operation.what} uses shared memory at {offset:#x}, which {_RELAXED}"
-            raise self._fault("E234", text, lanes, row, _ACQUIRE)
+            text = f"the {operation.what} uses shared memory at {offset:#x}, which holds what "
+            raise self._fault("E234", text + self._brought(row, offset), lanes, row, _ACQUIRE)
 
     def _check_idle(
         self, operation: Operation, lanes: Lanes, index: Index, counts: Array, verb: str
@@ -420,7 +430,8 @@ class SharedGuard:
             doing = "writing" if counts is self._writing else "reading"
             raise self._fault(
                 "E251", f"the {operation.what} {verb} shared memory at {offset:#x} while the "
-                f"{other.what} ({other.issued}) is still {doing} it", lanes, row,
+                f"{other.what} ({other.issue.text(self._m, row, offset)}) is still {doing} it",
+                lanes, row,
             )  # fmt: skip
 
     def _collision(
@@ -435,7 +446,7 @@ class SharedGuard:
         return self._m.fault(
             "E250",
             f"shared memory at {offset:#x} is {verb} while the {other.what} "
-            f"({other.issued}) is still {doing} it",
+            f"({other.issue.text(self._m, row, offset)}) is still {doing} it",
             int(lanes.index[at]),
             help="wait for the operation first: its mbarrier, or its group",
         )

@@ -76,10 +76,11 @@ class RegistersInFlight:
             for use in self.uses.get(place, ()):
                 taken = use.holds(self._m.n_lanes)[lanes.index]
                 if any_of(taken):
+                    lane, begun = int(lanes.index[np.argmax(taken)]), self._m.place_text(use.pc)
                     raise self._m.fault(
                         "E260",
-                        f"a register of the {use.what} ({self._m.place_text(use.pc)}) is touched "
-                        "while it is in flight",
-                        int(lanes.index[np.argmax(taken)]),
+                        f"a register of the {use.what} (of {self._m.lane_text(lane)}, {begun}) is "
+                        "touched while it is in flight",
+                        lane,
                         help=f"execute `{use.remedy}` first",
                     )

@@ -92,12 +92,16 @@ class Launch:
     fences: Fences = field(default_factory=Fences)
     waiting: WaitingClusters | None = None
     fp8_accumulate: Sums = "exact"
-    overtaking: bool = False
 
     @property
     def n_threads(self) -> int:
         """Return the number of threads of a block."""
         return self.block[0] * self.block[1] * self.block[2]
+
+    def block_index(self, row: int) -> Triple:
+        """Return the index in the grid of one of the blocks."""
+        x, y, z = (int(axis[row]) for axis in self.index)
+        return x, y, z
 
     @property
     def cluster_size(self) -> int:
@@ -186,9 +190,15 @@ class Machine:
 
     def block_index(self, lane: int) -> Triple:
         """Return the index in the grid of a lane's block."""
-        block = int(self.block_of[lane])
-        x, y, z = (int(axis[block]) for axis in self.launch.index)
-        return x, y, z
+        return self.launch.block_index(int(self.block_of[lane]))
+
+    def warp_text(self, row: int, warp: int) -> str:
+        """Return which warp of which block that is, for reports; `row` counts this launch's."""
+        return f"warp {warp} of block {self.launch.block_index(row)}"
+
+    def lane_text(self, lane: int) -> str:
+        """Return which warp of which block a lane belongs to, for reports."""
+        return self.warp_text(int(self.block_of[lane]), int(self.thread_of[lane]) // 32)
 
     def symbol_address(self, space: str, start: int, lanes: Lanes) -> Any:
         """Return the address of a variable in its own state space, as int64."""
@@ -250,7 +260,8 @@ class Machine:
             if len(left):
                 raise self.fault(
                     "E256",
-                    f"the block ends while the {operation.what} ({operation.place}) is in flight",
+                    f"the block ends while the {operation.what} "
+                    f"({operation.issue.text(self, int(left[0]))}) is in flight",
                     int(lanes.index[np.argmax(self.block_of[lanes.sel] == left[0])]),
                     help="wait for it before the end",
                 )

@@ -20,9 +20,9 @@ __all__ = ["MapChanges"]
 
 @dataclass(slots=True)
 class _Change:
-    """The latest change of one map: where it was made, by which block, and who has acquired it."""
+    """The latest change of one map: who made it where, which block, and who has acquired it."""
 
-    place: str
+    who: str
     block: int
     is_released: bool
     acquired: set[int] = field(default_factory=set)
@@ -38,7 +38,8 @@ class MapChanges:
     def change(self, lane: int, address: int, *, releases: bool) -> None:
         """Note that a lane changes the map at a global address."""
         m = self._m
-        self._changes[address] = _Change(m.place_text(m.pc), int(m.block_of[lane]), releases)
+        who = f"by {m.lane_text(lane)}, {m.place_text(m.pc)}"
+        self._changes[address] = _Change(who, int(m.block_of[lane]), releases)
 
     def release(self, lanes: Lanes) -> None:
         """Run `fence.proxy.tensormap::generic.release` of lanes: for what their blocks changed."""
@@ -63,7 +64,7 @@ class MapChanges:
                 missing = "acquire of its address" if change.is_released else "release after that"
                 raise self._m.fault(
                     "E254",
-                    f"the tensor map at {address:#x} was changed ({change.place}), and is used "
+                    f"the tensor map at {address:#x} was changed ({change.who}), and is used "
                     f"without a tensormap proxy {missing}",
                     int(lane),
                     help="execute `fence.proxy.tensormap::generic.release.gpu` after the change, "

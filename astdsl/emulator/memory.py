@@ -66,10 +66,10 @@ def check_span(m: Machine, lanes: Lanes, span: Span, offsets: Array) -> None:
 def _require_running(m: Machine, lanes: Lanes, rows: Array, ended: BoolArray) -> None:
     """Fault if the shared memory of another block is accessed after the block's end."""
     if any_of(ended):
-        rank = int(np.broadcast_to(rows, lanes.n)[np.argmax(ended)]) % m.launch.cluster_size
+        row = int(np.broadcast_to(rows, lanes.n)[np.argmax(ended)])
         raise m.fault(
             "E258",
-            f"the block of rank {rank}, whose shared memory is accessed, has ended",
+            f"block {m.launch.block_index(row)}, whose shared memory is accessed, has ended",
             lanes.first(ended),
             help="let all blocks of a cluster end together: `barrier.cluster` before the end",
         )

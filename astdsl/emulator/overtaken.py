@@ -1,8 +1,9 @@
 """Waits for phases of mbarriers that the next phase may overtake.
 
 A wait tells phases apart by their parity alone: who still waits for a phase when the next one is
-complete waits for the one after that.  Looked for on demand.  Invariant: a phase is reported only
-if none of those who arrived in it knows that a warp has seen the phase before it complete.
+complete waits for the one after that, for ever if it does not come.  Invariant: a phase is
+reported only if none of those who arrived in it knows that a warp has seen the phase before it
+complete.
 Source: PTX ISA 9.7.13.15.16 "mbarrier.test_wait, try_wait": only the current phase and the one
 immediately before it can be tested.
 """
@@ -35,8 +36,9 @@ class Overtaken:
     def __init__(self, m: Machine, clocks: Clocks) -> None:
         self._m, self._clocks = m, clocks
         self._arrived = Channel(clocks, m.n_blocks)
-        # By column, [blocks, warps of the cluster]: times of waits, and the phases that they saw.
-        self._waited: dict[int, tuple[Array, Array]] = {}
+        # By column, [blocks, warps of the cluster]: times of waits, the phases that they saw, and
+        # the instructions.
+        self._waited: dict[int, tuple[Array, Array, Array]] = {}
 
     def begin(self, rows: Array, columns: Array) -> None:
         """Note that barriers are made: nobody has waited there."""
@@ -58,7 +60,7 @@ class Overtaken:
     def join(self, lanes: Lanes) -> None:
         """Note that an operation begins when all of the lanes have issued it."""
         blocks, warps = self._clocks.warps(lanes)
-        for _, seen in self._waited.values():
+        for _, seen, _ in self._waited.values():
             seen[blocks, self._clocks.actors(blocks, warps)] = _NEVER
 
     def wait(self, lanes: Lanes, rows: Array, columns: Array, times: Array) -> None:
@@ -68,36 +70,40 @@ class Overtaken:
         phases = mbarriers_of(self._m).phases(rows, columns) - 1
         for column in np.unique(columns).tolist():
             mine = columns == column
-            at, (when, seen) = (rows[mine], actors[mine]), self._of(column)
-            when[at], seen[at] = times[mine], phases[mine]
+            at, (when, seen, where) = (rows[mine], actors[mine]), self._of(column)
+            when[at], seen[at], where[at] = times[mine], phases[mine], self._m.pc
 
-    def check(self, rows: Array, columns: Array, offsets: Array) -> None:
-        """Fault if barriers have come two phases further than a warp has surely seen."""
+    def check(self, lanes: Lanes, rows: Array, columns: Array, offsets: Array) -> None:
+        """Fault if barriers have come two phases further than a warp has surely seen.
+
+        They have by what lanes do at the present instruction, or did there.
+        """
         phases = mbarriers_of(self._m).phases(rows, columns)
         for column in np.unique(columns).tolist():
-            mine, (when, seen) = columns == column, self._of(column)
+            mine, (when, seen, where) = columns == column, self._of(column)
             some = rows[mine]
             known = self._arrived.known(some, column)[:, : -self._clocks.n_async]
             late = (seen[some] == phases[mine][:, None] - 2) & (when[some] > known)
             if late.any():
-                at, actor = np.unravel_index(int(np.argmax(late)), late.shape)
-                raise self._fault(
-                    int(some[at]), int(actor), int(offsets[mine][at]), int(phases[mine][at])
-                )
+                at, actor = (int(k) for k in np.argwhere(late)[0])
+                row, place = int(some[at]), self._m.place_text(int(where[some[at], actor]))
+                who = f"{self._clocks.place_of(row, actor)} ({place})"
+                barrier = int(offsets[mine][at]), int(phases[mine][at])
+                raise self._fault(int(lanes.index[mine][at]), who, *barrier)
 
-    def _fault(self, row: int, actor: int, offset: int, phase: int) -> DeviceFault:
+    def _fault(self, lane: int, who: str, offset: int, phase: int) -> DeviceFault:
         return self._m.fault(
             "E245",
             f"mbarrier at shared {offset:#x}: phase {phase - 1} is complete, and nothing orders "
-            f"that after {self._clocks.place_of(row, actor)} has seen phase {phase - 2} complete, "
-            "which it then never sees",
-            row,
+            f"that after {who} has seen phase {phase - 2} complete, which it then never sees",
+            lane,
             help="let a warp that waits arrive, or meet the one that does, before the next phase",
         )
 
-    def _of(self, column: int) -> tuple[Array, Array]:
+    def _of(self, column: int) -> tuple[Array, Array, Array]:
         found = self._waited.get(column)
         if found is None:
             shape = self._m.n_blocks, self._clocks.n_actors - self._clocks.n_async
-            found = self._waited[column] = np.zeros(shape, np.int32), np.full(shape, _NEVER)
+            found = np.zeros(shape, np.int32), np.full(shape, _NEVER), np.zeros(shape, np.int32)
+            self._waited[column] = found
         return found

@@ -17,6 +17,7 @@ from astdsl.emulator.asynchronous import Operation
 from astdsl.emulator.clocks import by_group
 from astdsl.emulator.formats.fragments import wgmma_a_fragment, wgmma_d_fragment
 from astdsl.emulator.in_flight import Use
+from astdsl.emulator.issues import Issue
 from astdsl.emulator.matrix import ELEMENT_BYTES, accumulate, multiply, widen
 from astdsl.emulator.native.copies import add_fragment, register_addresses, widen_pairs
 from astdsl.emulator.scalars import all_of, any_of
@@ -85,10 +86,9 @@ class Product:
         m = self.m
         self.d_set, self.a_set = frozenset(self.d_places), frozenset(self.a_places)
         what = f"wgmma m64n{self.kind.n}k{self.kind.k}"
-        order, place = ("wgmma", self.group.number), m.place_text(m.pc)
-        warp = self.m.warp_of(self.group.lanes)
-        rows = self.group.rows
-        self.operation = Operation(self._perform, what, place, order, blocks=rows, warp=warp)
+        issue = Issue(what, m.place_text(m.pc), m.warp_of(self.group.lanes))
+        order, rows = ("wgmma", self.group.number), self.group.rows
+        self.operation = Operation(self._perform, issue, order, blocks=rows)
 
     @property
     def done(self) -> bool:

@@ -18,6 +18,7 @@ from astdsl.emulator.scalars import TYPES
 
 if TYPE_CHECKING:
     from astdsl.emulator.faults import DeviceFault
+    from astdsl.emulator.issues import Issue
     from astdsl.emulator.lanes import Lanes
     from astdsl.emulator.machine import Machine
     from astdsl.emulator.program import Program
@@ -286,40 +287,48 @@ class SharedRaces:
                 bad |= clocks.unordered(stamps, known)
         return bad
 
-    def culprit(self, lanes: Lanes, row: int, chunk: int, *, writes: bool) -> str:
-        """Return which access of a chunk an operation of lanes is not ordered after: the last."""
+    def maker(self, row: int, offset: int) -> str:
+        """Return who made what begins at a place, and where."""
+        time, actor = divmod(
+            int(self._weak.written[row, offset // self._word_bytes]), self._clocks.n_actors
+        )
+        return f"{self._clocks.place_of(row, actor)} ({self._clocks.place_text(time)})"
+
+    def culprit(self, lanes: Lanes, row: int, offset: int, *, writes: bool) -> str:
+        """Return which access of a byte an operation of lanes is not ordered after: the last."""
         rows, warps = self._clocks.warps(lanes)
         own = rows == row
         # A lane of another block may issue what reaches this one.
         for some in (own, np.ones_like(own)):
             known = self._clocks.known[rows[some], warps[some]]
-            found = self._unknown(known.min(axis=0), row, chunk, writes) if some.any() else []
+            found = self._unknown(known.min(axis=0), row, offset, writes) if some.any() else []
             if found:
                 break
-        time, what = max(found)
-        return f"{what} ({self._clocks.place_text(time)})"
+        return max(found)[1]
 
-    def _unknown(self, known: Array, row: int, chunk: int, writes: bool) -> list[tuple[int, str]]:
-        """Return what is not known of a chunk's last accesses: when and what."""
-        clocks, at = self._clocks, (row, chunk)
+    def _unknown(self, known: Array, row: int, offset: int, writes: bool) -> list[tuple[int, str]]:
+        """Return what is not known of the last accesses of a byte's chunk: when and what."""
+        clocks, at = self._clocks, (row, offset // CHUNK_BYTES)
         found: list[tuple[int, str]] = []
         ordinary = [(self.stored, "writes")] + [(self._loaded, "reads")] * writes
         for times, verb in ordinary:
             time, actor = divmod(int(times[at]), clocks.n_actors)
             if time > known[actor]:
-                found.append((time, f"{clocks.place_of(row, actor)} {verb} it"))
+                who, place = clocks.place_of(row, actor), clocks.place_text(time)
+                found.append((time, f"{who} {verb} it ({place})"))
         fetched = [(self._fetched[by], by, "read") for by in self._fetched]
         for times, by, verb in [(self._copied, BY_MBARRIER, "wrote"), *fetched * writes]:
             if int(times[at]) > known[by]:
-                found.append((int(times[at]), f"the asynchronous operation that {verb} it"))
+                what, who = clocks.issued(int(times[at]), row, offset)
+                found.append((int(times[at]), f"the {what} that {verb} it ({who})"))
         return found
 
-    def done(self, index: Index, place: str, *, writes: bool, by: int | None) -> None:
-        """Note that an operation issued at `place` has read or written chunks now.
+    def done(self, index: Index, issue: Issue, *, writes: bool, by: int | None) -> None:
+        """Note that an operation has read or written chunks now.
 
         `by` is the actor that a wait for it tells of; None where several do.
         """
-        time = self._clocks.tick(place)
+        time = self._clocks.tick(issue)
         if not writes:
             if by is None:
                 return
@@ -379,7 +388,7 @@ class SharedRaces:
         who = self._clocks.place_of(row, actor)
         rows, warps = self._clocks.warps(lanes)
         inside = actor == int(self._clocks.actors(rows, warps)[at[0]])
-        who = f"lane {int(other[at])} of this warp" if inside else who
+        who = f"lane {int(other[at])} of {who}" if inside else who
         barrier = "no `bar.warp.sync`" if inside else "no barrier"
         verb = "writes" if is_write else "reads"
         return self._m.fault(
@@ -395,19 +404,18 @@ class SharedRaces:
         self, lanes: Lanes, rows: Array, offsets: Array, known: Array, what: tuple[str, Any]
     ) -> None:
         verb, arrays = what
-        chunks = offsets >> 4
+        issued, chunks = self._clocks.issued, offsets >> 4
         for times, by in arrays:
             bad = times[rows, chunks] > known[:, by]
             if bad.any():
                 at = int(np.argmax(bad))
-                offset = int(np.broadcast_to(offsets, len(bad))[at])
+                row, offset = (int(np.broadcast_to(x, len(bad))[at]) for x in (rows, offsets))
                 past = "wrote" if times is self._copied else "read"
-                time = int(times[int(rows[at]), offset >> 4])
-                place = self._clocks.place_text(time)
+                operation, who = issued(int(times[row, offset >> 4]), row, offset)
                 raise self._m.fault(
                     "E233",
                     f"shared memory at {offset:#x} is {verb}, but this warp has not waited for the "
-                    f"asynchronous operation that {past} it ({place})",
+                    f"{operation} that {past} it ({who})",
                     int(lanes.index[at]),
                     help="wait for its mbarrier or its group, or pass a barrier after who did",
                 )

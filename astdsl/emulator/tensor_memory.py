@@ -81,15 +81,14 @@ class TensorMemory:
                 "E273", f"tcgen05.dealloc of columns {first}..{first + columns - 1}, which are no "
                 f"allocation of this block; it has {self.sizes[row]}", lane,
             )  # fmt: skip
-        where = row, slice(None), slice(first, first + columns)
-        if any_of(self._writing[where]) or any_of(self._reading[where]):
-            raise self._m.fault("E276", "tensor memory is freed while tcgen05.mma uses it", lane)
-        if any_of(self._loading[where]) or any_of(self._unwaited[where]):
-            raise self._m.fault(
-                "E276", "tensor memory is freed before tcgen05.wait::ld or ::st of its last access",
-                lane,
-            )  # fmt: skip
         cells = np.array([row]), np.arange(N_GROUPS), slice(first, first + columns)
+        where = self._index(cells)
+        busy = (self._writing[where] > 0) | (self._reading[where] > 0)
+        busy |= self._loading[where] | self._unwaited[where]
+        if any_of(busy):
+            _, place = _first(busy, where)
+            text = f"tensor memory is freed while {self._user_text(place)}"
+            raise self._m.fault("E276", text, lane)
         self._check_operation(cells, lanes, "tcgen05.dealloc frees", writes=True)
         self.allocated[row, first : first + columns] = False
         del self.sizes[row][first]
@@ -117,17 +116,12 @@ class TensorMemory:
 
     def begin(self, operation: Operation, cells: Cells, lanes: Lanes, *, writes: bool) -> None:
         """Put cells in flight: an operation reads or writes them until `end`."""
-        lane = int(lanes.index[0])
-        if any_of(self._at(self._unwaited, cells)):
-            raise self._m.fault(
-                "E275", f"the {operation.what} uses tensor memory that tcgen05.st has written "
-                "without tcgen05.wait::st", lane,
-            )  # fmt: skip
-        if writes and any_of(self._at(self._loading, cells)):
-            raise self._m.fault(
-                "E275", f"the {operation.what} overwrites tensor memory that tcgen05.ld reads "
-                "without tcgen05.wait::ld", lane,
-            )  # fmt: skip
+        unwaited = self._at(self._unwaited, cells)
+        if any_of(unwaited) or (writes and any_of(self._at(self._loading, cells))):
+            busy = unwaited if any_of(unwaited) else self._at(self._loading, cells)
+            _, place = _first(busy, self._index(cells))
+            text = f"the {operation.what} uses tensor memory while {self._unwaited_text(place)}"
+            raise self._m.fault("E275", text, int(lanes.index[0]))
         self._check_operation(cells, lanes, f"the {operation.what} uses", writes=writes)
         self._check_fences(cells, lanes, f"the {operation.what} uses", writes=writes)
         counts = self._writing if writes else self._reading
@@ -164,7 +158,7 @@ class TensorMemory:
         self._users = [user for user in self._users if user[0] is not operation]
         for _, cells, writes in mine:
             if self._races is not None:
-                self._races.done(self._index(cells), operation.place, writes=writes)
+                self._races.done(self._index(cells), operation.issue, writes=writes)
             counts = self._writing if writes else self._reading
             counts[self._index(cells)] -= 1
             if writes:
@@ -221,7 +215,7 @@ class TensorMemory:
             _, place = _first(bad, where)
             raise self._m.fault(
                 "E277", f"{what} column {place[2]} of tensor memory, and nothing orders that after "
-                f"its use before ({self._races.place_text(place)})", lane,
+                f"its use before ({self._races.last(place)})", lane,
                 help="wait for the commit's mbarrier, or put a barrier between the two",
             )  # fmt: skip
 
@@ -230,7 +224,7 @@ class TensorMemory:
             _, place = _first(bad, where)
             raise self._m.fault(
                 "E279", f"{what} column {place[2]} of tensor memory; threads synchronise between "
-                f"that and its use before ({self._races.place_text(place)}), without tcgen05.fence",
+                f"that and its use before ({self._races.last(place)}), without tcgen05.fence",
                 lane,
             )  # fmt: skip
 
@@ -250,8 +244,16 @@ class TensorMemory:
             rows, groups, columns = cells
             inside = columns.start <= place[2] < columns.stop
             if inside and place[0] in rows and place[1] in groups:
-                return f"{operation.what} ({operation.place}) is in flight"
-        return "tcgen05.st has not been waited for with tcgen05.wait::st"
+                who = operation.issue.text(self._m, place[0])
+                return f"the {operation.what} ({who}) is in flight"
+        return self._unwaited_text(place)
+
+    def _unwaited_text(self, place: tuple[int, int, int]) -> str:
+        """Return which access of a cell by a warp has not been waited for, for reports."""
+        stores = bool(self._unwaited[place])
+        short = "st" if stores else "ld"
+        who = "" if self._races is None else f" ({self._races.accessed(place, stores=stores)})"
+        return f"tcgen05.{short}{who} has not been waited for with tcgen05.wait::{short}"
 
     def _index(self, cells: Cells) -> Where:
         rows, groups, columns = cells

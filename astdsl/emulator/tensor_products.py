@@ -17,6 +17,7 @@ from astdsl.emulator.asynchronous import Operation
 from astdsl.emulator.formats.errors import FormatError
 from astdsl.emulator.formats.fragments import accumulator_lanes
 from astdsl.emulator.formats.instruction import InstructionDescriptor
+from astdsl.emulator.issues import Issue
 from astdsl.emulator.matrix import accumulate, multiply, widen
 from astdsl.emulator.native.copies import widen_rows
 from astdsl.emulator.scalars import all_of, any_of
@@ -156,8 +157,8 @@ class TensorProduct:
         self.pc = m.pc
         what = f"tcgen05.mma m{d.m}n{d.n}"
         self.d_tile = self._tile_of_d()
-        place, warp = m.place_text(m.pc), m.warp_of(self.lanes)
-        self.operation = Operation(self._perform, what, place, ORDER, blocks=self.rows, warp=warp)
+        issue = Issue.of(m, what, self.lanes, self.rows)
+        self.operation = Operation(self._perform, issue, ORDER, blocks=self.rows)
 
     def _tile_of_d(self) -> TensorTile:
         d = self.descriptor

@@ -15,6 +15,7 @@ from astdsl.emulator.scalars import any_of
 
 if TYPE_CHECKING:
     from astdsl.emulator.clocks import Clocks
+    from astdsl.emulator.issues import Issue
     from astdsl.emulator.scalars import Array, BoolArray
 
 __all__ = ["TensorRaces"]
@@ -45,9 +46,9 @@ class TensorRaces:
         rows = where[0].reshape(-1)
         stamps[where] = self._clocks.stamps(rows, warps)[:, None, None]
 
-    def done(self, where: Where, place: str, *, writes: bool) -> None:
-        """Note that an operation issued at `place` has used cells."""
-        time = self._clocks.tick(place)
+    def done(self, where: Where, issue: Issue, *, writes: bool) -> None:
+        """Note that an operation has used cells."""
+        time = self._clocks.tick(issue)
         self._used[where] = time
         if writes:
             self._written[where] = time
@@ -105,7 +106,18 @@ class TensorRaces:
         bad: BoolArray = late.reshape(stamps.shape)
         return bad
 
-    def place_text(self, place: tuple[int, int, int]) -> str:
-        """Return where the last access of a cell was issued, for reports."""
-        stamps = (int(a[place]) // self._clocks.n_actors for a in (self._stored, self._loaded))
-        return self._clocks.place_text(max(int(self._used[place]), *stamps))
+    def accessed(self, place: tuple[int, int, int], *, stores: bool) -> str:
+        """Return who accessed a cell last by a load, or a store, for reports."""
+        clocks = self._clocks
+        stamp = int((self._stored if stores else self._loaded)[place])
+        time, actor = divmod(stamp, clocks.n_actors)
+        return f"of {clocks.place_of(place[0], actor)}, {clocks.place_text(time)}"
+
+    def last(self, place: tuple[int, int, int]) -> str:
+        """Return which access of a cell was the last, for reports."""
+        clocks = self._clocks
+        newest = max(int(a[place]) for a in (self._stored, self._loaded)) // clocks.n_actors
+        if self._used[place] > newest:
+            what, who = clocks.issued(int(self._used[place]), place[0])
+            return f"the {what} {who}"
+        return f"{self.accessed(place, stores=bool(self._stored[place] > self._loaded[place]))}"

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 if TYPE_CHECKING:
+    from astdsl.emulator.issues import Issue
     from astdsl.emulator.machine import Machine
     from astdsl.emulator.scalars import Array, BoolArray
 
@@ -25,16 +26,25 @@ class Unacquired:
         # The barrier's column and 1; 0 for what is known.
         self._told = np.zeros(shape, np.int16)
         self._filled: list[Any] = []
+        # Which of the issues filled a chunk last.
+        self._by = np.zeros(shape, np.int32)
+        self._issues: list[Issue] = []
 
     @classmethod
     def of(cls, m: Machine, shape: tuple[int, int]) -> Unacquired | None:
         """Return what watches the copies of a machine, None where every wait acquires."""
         return cls(shape) if m.program.waits_relaxed else None
 
-    def fill(self, index: Any) -> None:
+    def fill(self, index: Any, issue: Issue) -> None:
         """Note that an operation has filled chunks, which a barrier will tell."""
         self._told[index] = 0
         self._filled.append(index)
+        self._by[index] = len(self._issues)
+        self._issues.append(issue)
+
+    def issue(self, row: int, chunk: int) -> Issue:
+        """Return what filled a chunk last."""
+        return self._issues[int(self._by[row, chunk])]
 
     def tell(self, rows: Array, columns: Array) -> None:
         """Note that the barriers of the blocks `rows` tell of what was filled since the last."""

@@ -7,7 +7,8 @@ After
 
 Invariant: between two accesses of one ref, one of them a write, every thread of the block has
 passed a barrier, unless the two are known to touch different elements. What a product has read is
-refilled only behind a barrier after a wait for products: each warpgroup waits for its own.
+refilled only behind a barrier after a wait for products: each warpgroup waits for its own. No wait
+is overtaken by the next phase of its mbarrier (`waits`).
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ from astdsl.ir import ops
 from astdsl.ir.core import IN, Block, Module, Op, Value, walk
 from astdsl.ir.rewrite import map_regions, with_ops
 from astdsl.lowering.schedule.build import Maker
+from astdsl.lowering.schedule.waits import Awaited, Waits
+from astdsl.lowering.target import Target
 
 _ACCESSES = (ops.Load, ops.Gather, ops.Atomic, ops.Store, ops.Scatter)
 _BARRIERS = (ops.BlockBarrier, ops.WaitGroup, ops.BarrierArrive)
@@ -35,18 +38,29 @@ class _Pending:
     updates: dict[Value, str] = field(default_factory=dict)
     # Whether warpgroups have waited for products since, each for its own.
     waited: bool = False
+    # What the warps have waited for since, each for itself; None where it is one warp.
+    awaited: set[Awaited] | None = field(default_factory=set)
 
     def clear(self) -> None:
         self.waited = False
+        self.met()
         self.reads.clear()
         self.writes.clear()
         self.updates.clear()
 
+    def met(self) -> None:
+        """Note that the warps have met."""
+        if self.awaited is not None:
+            self.awaited = set()
+
     def copy(self) -> _Pending:
-        return _Pending(set(self.reads), set(self.writes), dict(self.updates), self.waited)
+        awaited = None if self.awaited is None else set(self.awaited)
+        return _Pending(set(self.reads), set(self.writes), dict(self.updates), self.waited, awaited)
 
     def join(self, other: _Pending) -> None:
         self.waited |= other.waited
+        if self.awaited is not None and other.awaited is not None:
+            self.awaited |= other.awaited
         self.reads |= other.reads
         self.writes |= other.writes
         for ref, kind in other.updates.items():
@@ -54,7 +68,9 @@ class _Pending:
                 self.writes.add(ref)
 
 
-def order_accesses(launch: ops.Launch, module: Module, apart: Iterable[Op]) -> ops.Launch:
+def order_accesses(
+    launch: ops.Launch, module: Module, apart: Iterable[Op], target: Target
+) -> ops.Launch:
     """Return the launch with barriers between dependent accesses.
 
     `apart` are stores that never touch an element twice, nor one that the block reads.
@@ -64,7 +80,7 @@ def order_accesses(launch: ops.Launch, module: Module, apart: Iterable[Op]) -> o
     unions = [op.refs for op in walk(launch.body) if isinstance(op, ops.Overlap)]
     same = {v: refs[0] for refs in unions for v in refs}
     operands = {same.get(v, v) for v in _read_by_warpgroups(launch)}
-    ordering = _Walk(constant, set(apart), used, same, operands)
+    ordering = _Walk(constant, set(apart), used, same, operands, Waits(launch, target))
     return map_regions(launch, lambda region: _of_body(ordering, region, launch))
 
 
@@ -93,12 +109,14 @@ class _Walk:
         used: set[Value],
         same: dict[Value, Value],
         operands: set[Value],
+        waits: Waits,
     ) -> None:
         self.constant = constant
         self.apart = apart
         self.used = used
         self.same = same
         self.operands = operands
+        self.waits = waits
 
     def _memory(self, op: Any) -> Value:
         """Return the memory that an access touches."""
@@ -115,6 +133,8 @@ class _Walk:
         return with_ops(block, made)
 
     def _conflicts(self, op: Op, pending: _Pending) -> bool:
+        if pending.awaited and self.waits.overtake(op, pending.awaited):
+            return True
         if isinstance(op, ops.CopyIn):
             return pending.waited and self.same.get(op.buffer, op.buffer) in self.operands
         if not isinstance(op, _ACCESSES) or (op in self.apart and op.ref not in self.same):
@@ -137,6 +157,10 @@ class _Walk:
         return is_unseen and op.kind in ops.COMMUTING and pending.updates[memory] == op.kind
 
     def _op(self, op: Op, pending: _Pending) -> Op:
+        if pending.awaited is not None:
+            pending.awaited.update(self.waits.awaited(op))
+        if self.waits.meet(op):
+            pending.met()
         if isinstance(op, _BARRIERS):
             pending.clear()
         elif isinstance(op, ops.ProductWait):
@@ -157,7 +181,7 @@ class _Walk:
     def _warps(self, op: ops.Warps, pending: _Pending) -> Op:
         """Enter warps that meet before and after: between, each orders what it does itself."""
         pending.clear()
-        return map_regions(op, lambda region: self.block(region, _Pending()))
+        return map_regions(op, lambda region: self.block(region, _Pending(awaited=None)))
 
     def _branches(self, op: Op, pending: _Pending) -> Op:
         before = pending.copy()

@@ -84,7 +84,7 @@ def _schedule_launch(launch: ops.Launch, module: Module, target: Target) -> ops.
     if done.per_warpgroup:
         made = (v for op in scheduler.allocations.ops for v in op.results)
         done = keep_apart(done, made, target)
-    ordered = order_accesses(done, module, _apart(done))
+    ordered = order_accesses(done, module, _apart(done), target)
     if scheduler.trip_counts:
         # What does not fit is refused before its slots are run through, one by one.
         runners = ordered.warpgroups if ordered.per_warpgroup else 1

@@ -519,7 +519,7 @@ def _watching(order: Order) -> Iterator[None]:
         (SharedGuard, "passed", lambda g, *a: o.passed(*a)),
         (SharedGuard, "arrive_mbarrier", lambda g, *a, **k: o.arrive_mbarrier(*a, **k)),
         (SharedGuard, "pass_mbarrier", lambda g, *a, **k: o.pass_mbarrier(*a, **k)),
-        (SharedGuard, "complete_mbarrier", lambda g, *a: o.complete_mbarrier(*a)),
+        (SharedGuard, "complete_mbarrier", lambda g, *a: o.complete_mbarrier(*a[2:])),
         (SharedGuard, "require_shown", lambda g, lanes, *a: setattr(o, "shown", lanes)),
         (SharedGuard, "begin_read", lambda g, *a: o.start_shared(*a, writes=False)),
         (SharedGuard, "begin_write", lambda g, *a: o.start_shared(*a, writes=True)),

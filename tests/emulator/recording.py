@@ -61,18 +61,13 @@ class Program:
         """Whether the program leaves out no fence that some compilers leave out."""
         return not self._run(self.ptx, {"strict": True})
 
-    @cached_property
-    def follows(self) -> bool:
-        """Whether no warp of the program waits for a phase that the next may overtake."""
-        return not self._run(self.ptx, {"overtaking": True})
-
     def trial(self, ptx: str, schedule: dict[str, Any]) -> str:
         """Run a changed text under a schedule; return what is wrong with it, "" for nothing.
 
         Fences that the program has must not be missing, not even the only one of a kind.
         """
         strict = {"strict": True} if self.strict else {}
-        return self._run(ptx, {**schedule, **strict, "overtaking": self.follows})
+        return self._run(ptx, {**schedule, **strict})
 
     def executes(self, lines: set[int]) -> bool:
         """Say whether any thread comes to one of the lines, guards included."""

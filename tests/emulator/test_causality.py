@@ -12,6 +12,7 @@ import pytest
 from astdsl.emulator import DeviceFault, run
 from astdsl.emulator.barrier_ends import BarrierEnds
 from astdsl.emulator.farewells import Farewells
+from astdsl.emulator.overtaken import Overtaken
 from astdsl.emulator.races import SharedRaces
 from astdsl.emulator.unacquired import Unacquired
 from tests.emulator.asm import kernel, wait
@@ -55,7 +56,8 @@ def found(body: str) -> str:
     with ExitStack() as stack:
         for name in ("_check", "_check_async", "unordered", "uncovered"):
             stack.enter_context(patch.object(SharedRaces, name, nothing))
-        stack.enter_context(patch.object(Farewells, "check", nothing))
+        for judge in (Farewells, Overtaken):
+            stack.enter_context(patch.object(judge, "check", nothing))
         for watched in (BarrierEnds, Unacquired):
             stack.enter_context(patch.object(watched, "of", lambda *_: None))
         return "; ".join(unordered(lambda: trial(body)))

@@ -99,7 +99,7 @@ def test_a_refill_of_a_slot_that_was_written_needs_a_fence() -> None:
 
 def test_a_refill_while_the_store_still_reads_the_slot_is_a_fault() -> None:
     text = fault("E251", LOAD, wait("%r2", 0), STORE, LOAD, wait("%r2", 1, "b"), WAIT_STORE)
-    assert "TMA load overwrites shared memory at 0x0 while the TMA store (of warp 0, PTX" in text
+    assert "TMA load overwrites shared memory at 0x0 while the TMA store (of warp 0 of" in text
 
 
 def test_a_store_of_a_slot_still_being_filled_is_a_fault() -> None:
@@ -121,7 +121,7 @@ def test_a_neighbouring_slot_may_be_used_meanwhile() -> None:
 
 def test_ending_with_a_load_in_flight_is_a_fault() -> None:
     text = fault("E256", LOAD)
-    assert "the block ends while the TMA load (PTX line" in text
+    assert "the block ends while the TMA load (of warp 0 of block (0, 0, 0), PTX line" in text
 
 
 def test_ending_with_an_unread_store_is_a_fault() -> None:

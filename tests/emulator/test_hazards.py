@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from tests.goldens import Golden
 START = """
   .loc 1 1 1
   mov.u32 %r0, %tid.x; setp.eq.u32 %p0, %r0, 0; setp.lt.u32 %p2, %r0, 32;
-  mov.u32 %r1, smem; add.u32 %r2, %r1, 4096; ld.param.u64 %d0, [a0];
+  setp.eq.u32 %p3, %r0, 32; mov.u32 %r1, smem; add.u32 %r2, %r1, 4096; ld.param.u64 %d0, [a0];
   shl.b32 %r3, %r0, 2; add.u32 %r4, %r1, %r3; xor.b32 %r5, %r3, 128; add.u32 %r5, %r1, %r5;
 """
 BARRIER = """
@@ -100,6 +101,10 @@ HAZARDS = {
     + (BARRIER + LOAD.format(bytes=256)).replace("[%r2]", "[%r2+8]").replace("[%r1]", "[%r1+1024]")
     + WAIT.replace("parity", "parity.relaxed.cta") + wait("%r2+8", 0, "b")
     + STORE.partition("bar.sync 0;")[2].format(),
+    "copy-not-waited-for": BARRIER + LOAD.format(bytes=256) + READ,
+    "copy-not-waited-for-before-a-copy": BARRIER + LOAD.format(bytes=256)
+    + STORE.format(fence=FENCE).partition("bar.sync 0;")[2].replace("@%p0", "@%p3"),
+    "load-over-what-a-store-reads": BARRIER + STORE.format(fence=FENCE) + LOAD.format(bytes=256),
     "live-mbarrier-touched": BARRIER + ".loc 1 8 1\n @%p0 st.shared.b32 [%r2], %r0;",
     "reduction-of-a-constant": "ld.global.nc.b32 %r6, [%d0]; .loc 1 8 1\n"
     "red.global.add.u32 [%d0], 1;",
@@ -115,6 +120,10 @@ HAZARDS = {
       @%p0 cp.async.bulk.tensor.2d.shared::cta.global.tile.mbarrier::complete_tx::bytes
         [%r1], [%d8, {{0, 0}}], [%r2]; END:""",
 }  # fmt: skip
+# What is done early, although nobody has waited for it.
+OPTIONS: dict[str, dict[str, Any]] = {
+    name: {"completion": "early"} for name in HAZARDS if "not-waited-for" in name
+}
 # The same for products of sm_90a: %d10 and %d11 are descriptors of A and B, 64x16 and 8x16 of f16.
 PRODUCT = "wgmma.mma_async.sync.aligned.m64n8k16.f32.f16.f16 {%f0, %f1, %f2, %f3}, %d10, %d11, "
 PRODUCT += "0, 1, 1, 0, 0;"
@@ -123,6 +132,9 @@ PRODUCTS = {
     "register-of-a-product-in-flight": f"wgmma.fence.sync.aligned; {PRODUCT} .loc 1 8 1\n"
     f"st.global.f32 [%d1], %f0; {END}",
     "missing-product-fence": f"mov.b32 %f0, 0f00000000; .loc 1 8 1\n {PRODUCT} {END}",
+    "registers-of-two-products": f"wgmma.fence.sync.aligned; {PRODUCT} .loc 1 8 1\n"
+    + PRODUCT.replace("%f0, %f1, %f2, %f3", "%f1, %f2, %f3, %f4")
+    + END,
     "slot-refilled-under-a-product": f"wgmma.fence.sync.aligned; {PRODUCT} .loc 1 8 1\n"
     f"st.shared.b32 [%r4], %r0; {END}",
     "end-before-a-product": f"wgmma.fence.sync.aligned; .loc 1 8 1\n {PRODUCT}"
@@ -155,6 +167,12 @@ FREE = ".loc 1 9 1\n bar.sync 0; @%p2 tcgen05.dealloc.cta_group::1.sync.aligned.
 PUT = ".loc 1 3 1\n tcgen05.st.sync.aligned.32x32b.x1.b32 [%r4], {%r0};"
 GET = ".loc 1 4 1\n tcgen05.ld.sync.aligned.32x32b.x1.b32 {%r5}, [%r4];"
 USE = ".loc 1 5 1\n st.global.b32 [%d1], %r5;"
+COPY = """
+  add.u32 %r6, %r1, 1024; shr.u32 %r6, %r6, 4; cvt.u64.u32 %d10, %r6;
+  or.b64 %d10, %d10, 0x0000400000080000;
+  .loc 1 8 1
+  @%p0 tcgen05.cp.cta_group::1.32x128b.warpx4 [%r2], %d10;
+"""
 TENSORS = {
     "missing-wait-for-a-tensor-load": f"{PUT} tcgen05.wait::st.sync.aligned; {GET} {USE} {FREE}",
     "missing-wait-for-a-tensor-store": f"{PUT} {GET} tcgen05.wait::ld.sync.aligned; {USE} {FREE}",
@@ -164,11 +182,10 @@ TENSORS = {
     "lanes-of-another-warp": "xor.b32 %r3, %r3, 0x200000; add.u32 %r4, %r2, %r3;" + PUT,
     "tensor-memory-freed-early": f"{PUT} tcgen05.wait::st.sync.aligned; {FREE} {GET}",
     "missing-tensor-fence": f"""{PUT} tcgen05.wait::st.sync.aligned; bar.sync 0;
-      tcgen05.fence::after_thread_sync;
-      add.u32 %r6, %r1, 1024; shr.u32 %r6, %r6, 4; cvt.u64.u32 %d10, %r6;
-      or.b64 %d10, %d10, 0x0000400000080000;
-      .loc 1 8 1
-      @%p0 tcgen05.cp.cta_group::1.32x128b.warpx4 [%r2], %d10;""",
+      tcgen05.fence::after_thread_sync; {COPY}""",
+    "missing-barrier-before-a-tensor-copy": f"{PUT} tcgen05.wait::st.sync.aligned; {COPY}",
+    "missing-wait-before-a-tensor-copy": f"{PUT} bar.sync 0; {COPY}",
+    "tensor-memory-freed-under-a-copy": f"{COPY} {FREE}",
 }
 
 
@@ -177,6 +194,19 @@ BLOCKS = {
     "race-between-blocks": "@%p3 st.global.b32 [%d1], %r2; .loc 1 8 1\n ld.global.b32 %r6, [%d1];",
     "two-blocks-write": ".loc 1 8 1\n st.global.b32 [%d1], %r6;",
 }
+# Of a cluster of two blocks, the first of which reaches into the other.
+CLUSTERS = {
+    "memory-of-a-block-that-ends": "@!%p3 bra END; .loc 1 8 1\n st.shared::cluster.b32 [%r5], %r0;"
+    "END:",
+    "race-between-blocks-of-a-cluster": "st.shared::cluster.b32 [%r5], %r0; .loc 1 8 1\n"
+    "ld.shared.b32 %r6, [%r4]; barrier.cluster.arrive.aligned; barrier.cluster.wait.aligned;",
+}
+CLUSTER = """
+  .loc 1 1 1
+  mov.u32 %r0, %tid.x; mov.u32 %r1, %ctaid.x; setp.eq.u32 %p3, %r1, 0; mov.u32 %r2, smem;
+  shl.b32 %r3, %r0, 2; add.u32 %r4, %r2, %r3; xor.b32 %r6, %r1, 1;
+  mapa.shared::cluster.u32 %r5, %r4, %r6;
+"""
 BLOCK = """
   .loc 1 1 1
   mov.u32 %r0, %tid.x; mov.u32 %r1, %ctaid.x; setp.eq.u32 %p3, %r1, 0; add.u32 %r2, %r0, 1;
@@ -200,8 +230,7 @@ def test_a_hazard_is_reported_with_both_accesses(name: str, golden: Golden) -> N
     memory, tensor = np.zeros(80, np.uint32), np.zeros((8, 8), np.uint32)
     start = -memory.__array_interface__["data"][0] % 64 // 4
     out = memory[start : start + 64]
-    options = {"overtaking": name == "wait-overtaken"}
-    found = reported(text, 64, [out, TensorMap.of(tensor, (8, 8))], **options)
+    found = reported(text, 64, [out, TensorMap.of(tensor, (8, 8))], **OPTIONS.get(name, {}))
     golden(found, f"hazards/{name}.txt")
 
 
@@ -214,6 +243,14 @@ def test_a_hazard_between_blocks_is_reported_with_both_accesses(name: str, golde
     golden(alone, f"hazards/{name}-of-ours.txt")
 
 
+@pytest.mark.parametrize("name", CLUSTERS)
+def test_a_hazard_within_a_cluster_is_reported_with_both_accesses(
+    name: str, golden: Golden
+) -> None:
+    text = kernel(CLUSTER + CLUSTERS[name], [], shared_bytes=1024)
+    golden(reported(text, 64, [], blocks=2, cluster=(2, 1, 1)), f"hazards/{name}.txt")
+
+
 @pytest.mark.parametrize("name", PRODUCTS)
 def test_a_hazard_of_products_is_reported(name: str, golden: Golden) -> None:
     text = kernel(FILLED + PRODUCTS[name], ["u64"], shared_bytes=4096)
@@ -224,3 +261,31 @@ def test_a_hazard_of_products_is_reported(name: str, golden: Golden) -> None:
 def test_a_hazard_of_tensor_memory_is_reported(name: str, golden: Golden) -> None:
     text = kernel(TENSOR + TENSORS[name], ["u64"], target="sm_100a", shared_bytes=2048)
     golden(reported(text, 128, [np.zeros(128, np.uint32)]), f"hazards/{name}.txt")
+
+
+# What has one side, or lists each of them in lines of its own.
+ONE_SIDED = {
+    "bytes-beyond-the-limit", "bytes-missing-at-exit", "bytes-too-few", "bytes-too-many",
+    "collective-without-its-warp", "deadlock", "descriptor-outside-of-shared-memory",
+    "lanes-of-another-warp", "live-mbarrier-touched", "mbarrier-dirty-at-exit", "misaligned",
+    "out-of-bounds", "over-arrival", "parity-as-a-counter", "tensor-memory-freed-early",
+    "tensor-memory-leaked", "tensor-memory-not-allocated", "undefined-register",
+    "unwritten-shared-memory", "unwritten-tensor-memory", "use-of-no-mbarrier",
+}  # fmt: skip
+FOLDER = Path(__file__).parents[1] / "golden" / "hazards"
+REPORTS = sorted(path.stem for path in FOLDER.glob("*.txt"))
+PLACE = r"kernel\.py:\d+:1"
+WARP = r"warp \d+ of block \(\d+, \d+, \d+\)"
+
+
+@pytest.mark.parametrize("name", REPORTS)
+def test_a_report_names_line_warp_and_block_of_both_sides(name: str) -> None:
+    first, *rest = (FOLDER / f"{name}.txt").read_text().splitlines()
+    at = next(k for k, line in enumerate(rest) if line.startswith("  kernel:"))
+    kernel_line, ptx_line, place, remedy = rest[at:]
+    assert re.fullmatch(f"  kernel: {PLACE}", kernel_line)
+    assert re.fullmatch(r"  PTX line \d+", ptx_line)
+    assert re.fullmatch(r"  block \(\d+, \d+, \d+\), warp \d+", place)
+    assert remedy.startswith("  help: ")
+    found = re.search(WARP, first) and re.search(rf"{PLACE}, PTX line \d+", first)
+    assert bool(found) == (name not in ONE_SIDED)

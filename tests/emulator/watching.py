@@ -211,8 +211,9 @@ class Watcher(SharedGuard):
                                         offsets.tolist(), strict=True)
         ]  # fmt: skip
 
-    def complete_mbarrier(self, rows: Array, offsets: Array) -> None:
-        super().complete_mbarrier(rows, offsets)
+    def complete_mbarrier(self, *arguments: Any) -> None:
+        super().complete_mbarrier(*arguments)
+        _, _, rows, offsets = arguments
         operation = self.order.performing
         if operation is None or operation not in self.order.signals:
             self.order.find("an arrival of which it is not known who issued it")

@@ -15,6 +15,7 @@ import numpy as np
 from astdsl.emulator.asynchronous import Operation
 from astdsl.emulator.isa import Execute, executes
 from astdsl.emulator.isa.mbarrier import barrier_place, use
+from astdsl.emulator.issues import Issue
 from astdsl.emulator.lanes import Lanes
 from astdsl.emulator.scalars import UNSIGNED
 from astdsl.emulator.syntax import Immediate
@@ -127,8 +128,8 @@ def prepare_copy(ops: Operands) -> Execute:
             m.guard.write(lanes, rows, offsets, size)
         m.memory.shared.forget(rows, offsets, size)
         perform = partial(_copy, m, m.pc, lanes, (rows, offsets), (addresses, n_valid), size)
-        place = m.place_text(m.pc)
-        operation = m.asynchronous.issue(Operation(perform, f"cp.async of {size} bytes", place))
+        issue = Issue(f"cp.async of {size} bytes", m.place_text(m.pc), m.warp_of(lanes))
+        operation = m.asynchronous.issue(Operation(perform, issue))
         m.state(Copies).add(operation, lanes, (rows, offsets), size)
 
     return execute
@@ -200,7 +201,7 @@ def prepare_arrive(ops: Operands) -> Execute:
 
     def execute(m: Machine, lanes: Lanes) -> None:
         rows, offsets = (np.array(part) for part in place(m, lanes))
-        copies, ones = m.state(Copies), np.ones(lanes.n, np.int64)
+        copies, ones, pc = m.state(Copies), np.ones(lanes.n, np.int64), m.pc
         earlier = copies.of(lanes)
         if adds:
             use(m, lanes, lambda barriers: barriers.expect_arrivals(rows, offsets, ones))
@@ -208,11 +209,13 @@ def prepare_arrive(ops: Operands) -> Execute:
         def perform() -> None:
             for copy in earlier:
                 copies.finish(copy, lanes)
+            here, m.pc = m.pc, pc
             use(m, lanes, lambda barriers: barriers.arrive(rows, offsets, ones))
             if m.guard is not None:
                 m.guard.arrive_mbarrier(lanes, rows, offsets)
+            m.pc = here
 
-        what = "cp.async.mbarrier.arrive"
-        m.asynchronous.issue(Operation(perform, what, m.place_text(m.pc), signals=True))
+        issue = Issue("cp.async.mbarrier.arrive", m.place_text(m.pc), m.warp_of(lanes))
+        m.asynchronous.issue(Operation(perform, issue, signals=True))
 
     return execute

@@ -16,6 +16,7 @@ from astdsl.emulator.asynchronous import Operation
 from astdsl.emulator.isa import Execute, executes
 from astdsl.emulator.isa.mbarrier import barrier_place, use
 from astdsl.emulator.isa.memory import strongly
+from astdsl.emulator.issues import Issue
 from astdsl.emulator.lanes import Lanes
 from astdsl.emulator.reductions import BULK_TYPES, OPERATIONS, combiner
 from astdsl.emulator.scalars import UNSIGNED, one_a_lane
@@ -75,7 +76,8 @@ class _Write:
             use(m, lanes, lambda b: b.complete_bytes(barrier_rows, barriers, sizes))
             m.pc, m.wake = here, True
 
-        operation = Operation(perform, self.what, m.place_text(pc), blocks=rows, signals=True)
+        issue = Issue.of(m, self.what, lanes, rows, offsets)
+        operation = Operation(perform, issue, blocks=rows, signals=True)
         operation.offsets = frozenset(barriers.tolist())
         m.asynchronous.issue(operation)
 

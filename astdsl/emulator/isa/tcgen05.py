@@ -17,6 +17,7 @@ from astdsl.emulator.convergence import Gathering
 from astdsl.emulator.formats.fragments import TMEM_COLUMNS
 from astdsl.emulator.isa import Control, Execute, controls, executes
 from astdsl.emulator.isa.mbarrier import barrier_place, use
+from astdsl.emulator.issues import Issue
 from astdsl.emulator.lanes import Lanes
 from astdsl.emulator.machine import Condition
 from astdsl.emulator.scalars import all_of, any_of
@@ -128,11 +129,14 @@ def _allocate(
     """Give the columns that `choose` finds to each warp's block, and store their address."""
     memory = tensor_memory(m)
     firsts = np.zeros(m.n_lanes, np.uint32)
+    takers: dict[int, int] = {}
     for lane in _warp_lanes(lanes, m):
         row = int(m.block_of[lane])
         first = choose(row)
         if first is None:
-            raise m.fault("E271", "two warps of a block allocate the last columns at once", lane)
+            text = "two warps of a block allocate the last columns at once: this one and "
+            raise m.fault("E271", text + m.lane_text(takers[row]), lane)
+        takers[row] = lane
         if not memory.may_allocate[row]:
             raise m.fault("E271", "tcgen05.alloc after tcgen05.relinquish_alloc_permit", lane)
         memory.allocate(row, first, columns)
@@ -218,9 +222,9 @@ def prepare_commit(ops: Operands) -> Execute:
             m.pc = pc
             use(m, who, lambda b: b.arrive(rows, offsets, ones))
             if m.guard is not None:
-                m.guard.complete_mbarrier(rows, offsets)
+                m.guard.complete_mbarrier(who, pc, rows, offsets)
 
-        place_text = m.place_text(pc)
-        m.asynchronous.issue(Operation(perform, "tcgen05.commit", place_text, ORDER, signals=True))
+        issue = Issue("tcgen05.commit", m.place_text(pc), m.warp_of(lanes))
+        m.asynchronous.issue(Operation(perform, issue, ORDER, signals=True))
 
     return execute

@@ -27,6 +27,7 @@ from astdsl.emulator.formats.fragments import (
     tmem_access,
 )
 from astdsl.emulator.isa import Control, Execute, controls, executes
+from astdsl.emulator.issues import Issue
 from astdsl.emulator.matrix import contain
 from astdsl.emulator.native.copies import register_addresses, transpose
 from astdsl.emulator.products import register_rows
@@ -407,8 +408,8 @@ def _issue_copy(m: Machine, spread: Spread, address: int, bits: Array, move: _Co
         if m.guard is not None:
             m.guard.end(operation)
 
-    place, warp = m.place_text(m.pc), m.warp_of(lanes)
-    operation = Operation(perform, "tcgen05.cp", place, ORDER, blocks=rows, warp=warp)
+    issue = Issue.of(m, "tcgen05.cp", lanes, rows)
+    operation = Operation(perform, issue, ORDER, blocks=rows)
     if m.guard is not None:
         m.guard.begin_read(operation, lanes, index)
     memory.begin(operation, cells_of(rows, tile), lanes, writes=True)

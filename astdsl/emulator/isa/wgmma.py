@@ -64,7 +64,8 @@ class _State:
         self.fenced = np.zeros(m.n_blocks * self.n_warps, np.bool_)
         self.open: dict[int, Product] = {}
         self.pending: list[Product] = []
-        self.unfenced: dict[int, bool] = {}
+        # By product, the instruction that touches its registers after the last fence.
+        self.unfenced: dict[int, int | None] = {}
         # By the first and the number of neighbouring lanes.
         self._warps: dict[tuple[int, int], Array] = {}
         self._groups: dict[tuple[int, int], list[Warpgroup]] = {}
@@ -230,16 +231,20 @@ class _Instruction:
         lane = int(group.lanes.index[0])
         if m.pc not in state.unfenced:
             state.unfenced[m.pc] = _touched_before(m.program, m.pc, self.places)
-        if state.unfenced[m.pc] or not all_of(state.fenced[state.owners(group)]):
+        touched = state.unfenced[m.pc]
+        if touched is not None or not all_of(state.fenced[state.owners(group)]):
+            where = "" if touched is None else f" ({m.lane_text(lane)}, {m.place_text(touched)})"
             raise m.fault(
                 "E261", "a product without wgmma.fence after the last ordinary access of its "
-                "registers", lane, help="execute `wgmma.fence.sync.aligned` before the products",
+                f"registers{where}", lane,
+                help="execute `wgmma.fence.sync.aligned` before the products",
             )  # fmt: skip
         for other in state.pending:
             if not other.done and _collides(other, self, group):
                 raise m.fault(
-                    "E263", f"registers of the {other.operation.what} ({other.operation.place}) "
-                    "are used while it is in flight", lane,
+                    "E263", f"registers of the {other.operation.what} "
+                    f"({other.operation.issue.text(m, int(group.rows[0]))}) are used while it is "
+                    "in flight", lane,
                     help="wait for it with `wgmma.wait_group`",
                 )  # fmt: skip
         if m.undefined:
@@ -278,17 +283,17 @@ def _first(get: Getter, m: Machine, lanes: Lanes, n: int) -> Array:
     return one_a_lane(get(m, lanes), lanes.n)[:n]
 
 
-def _touched_before(program: Program, pc: int, places: frozenset[Place]) -> bool:
-    """Say whether straight-line code before `pc` touches the registers after the last fence."""
+def _touched_before(program: Program, pc: int, places: frozenset[Place]) -> int | None:
+    """Return what in straight-line code before `pc` touches the registers after the last fence."""
     for before in range(pc - 1, -1, -1):
         opcode = program.instructions[before].opcode
         if opcode.startswith("wgmma.fence") or program.labelled[before + 1]:
-            return False
+            return None
         if not places.isdisjoint(program.touched[before]):
-            return True
+            return before
         if program.controls[before] is not None and not opcode.startswith("wgmma."):
-            return False
-    return False
+            return None
+    return None
 
 
 def _kind(ops: Operands) -> ProductKind:
