@@ -13,6 +13,7 @@ WGMMA = "wgmma"
 TCGEN05 = "tcgen05"
 TMA = "tma"
 PACKED_F32 = "f32x2"
+REDUX_F32 = "redux.f32"
 SETMAXNREG = "setmaxnreg"
 TMA_CTA_DESTINATION = "tma.shared::cta"
 
@@ -75,7 +76,7 @@ SM_100A = Target(
     name="sm_100a",
     compute_capability=(10, 0),
     multiprocessors=148,
-    features=frozenset({TCGEN05, TMA, SETMAXNREG, PACKED_F32}),
+    features=frozenset({TCGEN05, TMA, SETMAXNREG, PACKED_F32, REDUX_F32}),
     tmem_columns=512,
     tmem_lanes=128,
 )

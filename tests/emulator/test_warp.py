@@ -141,6 +141,20 @@ def test_reductions_of_floats_skip_nan() -> None:
     assert got.view(np.float32)[:32].tolist() == [3.0] * 32
 
 
+@pytest.mark.parametrize("word", ["min", "max"])
+def test_extremes_of_floats_order_zeros_and_give_the_canonical_nan(word: str) -> None:
+    values = np.full(64, 0.0, np.float32)
+    values[1] = values[32:] = -0.0
+    values[33] = np.uint32(0x7FC00001).view(np.float32)
+    of_numbers, with_nan = (
+        results(f"redux.sync.{word}{nan}.f32 %r9, %r1, -1;", values.view(np.uint32))
+        for nan in ("", ".NaN")
+    )
+    zeros = [0x80000000 if word == "min" else 0, 0x80000000]
+    assert of_numbers[::32].tolist() == zeros
+    assert with_nan[::32].tolist() == [zeros[0], 0x7FFFFFFF]
+
+
 def test_elect_picks_the_lowest_lane() -> None:
     body = "mov.b32 %r9, 5; elect.sync %r3|%p0, -1; @%p0 mov.b32 %r9, 6;"
     assert results(body).tolist() == ([6] + [5] * 31) * 2

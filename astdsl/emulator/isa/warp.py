@@ -321,18 +321,34 @@ def prepare_redux(ops: Operands) -> Control:
     value = ops.source(ops.args[1], scalar.name)
     write = ops.destination(ops.args[0], scalar.name)
     ufunc = _REDUCTIONS[word]
-    if scalar.kind == "f" and not ops.has("NaN"):
-        ufunc = np.fmin if word == "min" else np.fmax
-    identity = _identity(word, scalar.dtype)
-    absolute = ops.has("abs")
+    identity = None if scalar.kind == "f" else _identity(word, scalar.dtype)
+    absolute, takes_nan = ops.has("abs"), ops.has("NaN")
 
     def body(m: Machine, lanes: Lanes, warps: Warps) -> None:
         values = np.broadcast_to(value(m, lanes), lanes.n)
         rows = warps.spread(np.abs(values) if absolute else values, scalar.dtype)
-        rows = np.where(warps.here, rows, identity)
-        write(m, lanes, warps.gather(ufunc.reduce(rows, axis=1, dtype=scalar.dtype)[:, None]))
+        if scalar.kind == "f":
+            result = _extreme_floats(ufunc, rows, warps.here, takes_nan)
+        else:
+            rows = np.where(warps.here, rows, identity)
+            result = ufunc.reduce(rows, axis=1, dtype=scalar.dtype)
+        write(m, lanes, warps.gather(result[:, None]))
 
     return collective(ops, ops.args[2], body)
+
+
+def _extreme_floats(ufunc: Any, rows: Array, here: BoolArray, takes_nan: bool) -> Array:
+    """Return the least or greatest of each row, -0 below +0; NaN, the canonical one, or no NaN."""
+    nan = np.isnan(rows)
+    counts = here & ~nan
+    bits = rows.view(np.int32)
+    keys = np.where(bits < 0, bits ^ np.int32(0x7FFFFFFF), bits)
+    info = np.iinfo(np.int32)
+    neutral = info.max if ufunc is np.minimum else info.min
+    found = ufunc.reduce(np.where(counts, keys, np.int32(neutral)), axis=1)
+    result = np.where(found < 0, found ^ np.int32(0x7FFFFFFF), found).view(np.float32)
+    is_nan = (nan & here).any(axis=1) if takes_nan else ~counts.any(axis=1)
+    return np.where(is_nan, np.uint32(0x7FFFFFFF).view(np.float32), result)
 
 
 def _identity(word: str, dtype: np.dtype[Any]) -> Any:
@@ -340,8 +356,6 @@ def _identity(word: str, dtype: np.dtype[Any]) -> Any:
         return dtype.type(0)
     if word == "and":
         return np.array(-1).astype(dtype)[()]
-    if dtype.kind == "f":
-        return dtype.type(np.inf if word == "min" else -np.inf)
     info = np.iinfo(dtype)
     return dtype.type(info.max if word == "min" else info.min)
 

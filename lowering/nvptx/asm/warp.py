@@ -9,10 +9,12 @@ from __future__ import annotations
 from functools import cache
 
 from astdsl.lowering.nvptx.asm.row import AsmRow, Effect
+from astdsl.lowering.target import REDUX_F32
 
 FULL_MASK = 0xFFFFFFFF
 SHUFFLE_MODES = ("idx", "up", "down", "bfly")
 REDUX_OPERATIONS = ("add.s32", "min.s32", "max.s32", "min.u32", "max.u32", "and.b32", "or.b32")
+REDUX_OF_FLOATS = ("min.NaN.f32", "max.NaN.f32")
 MATRICES = (1, 2, 4)
 
 BALLOT = AsmRow(
@@ -52,15 +54,18 @@ def shuffle(mode: str) -> AsmRow:
 
 @cache
 def redux(operation: str) -> AsmRow:
-    """Make the row that reduces integers over the members."""
-    if operation not in REDUX_OPERATIONS:
-        raise AssertionError(f"redux has {REDUX_OPERATIONS}, not {operation}")
+    """Make the row that reduces integers or floats over the members."""
+    if operation not in (*REDUX_OPERATIONS, *REDUX_OF_FLOATS):
+        raise AssertionError(f"redux has {REDUX_OPERATIONS + REDUX_OF_FLOATS}, not {operation}")
+    is_float = operation in REDUX_OF_FLOATS
+    type = "float" if is_float else "i32"
     return AsmRow(
         name=f"redux.{operation}",
         text=f"redux.sync.{operation} $result, $value, $members;",
         effect=Effect.CONVERGES,
-        outputs={"result": "i32"},
-        inputs={"value": "i32", "members": "i32"},
+        outputs={"result": type},
+        inputs={"value": type, "members": "i32"},
+        requires=REDUX_F32 if is_float else None,
     )
 
 

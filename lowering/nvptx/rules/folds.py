@@ -2,8 +2,8 @@
 
 A reduction folds *states*, tuples of registers (one for a sum; a key and an index for `argmax`),
 by a combination that is associative and commutative up to rounding. The order is fixed: pairs of
-a thread's registers, lanes by `shfl.bfly` (which gives every lane the same bits), warps in order
-through shared memory.
+a thread's registers, lanes by `shfl.bfly` (which gives every lane the same bits) or at once by an
+instruction of the whole warp, warps in order through shared memory.
 
 Invariant: padding along a reduced axis counts as the identity; copies in other threads never
 count twice.
@@ -11,27 +11,30 @@ count twice.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from astdsl.lowering.layout.levels import Holder, Level, thread_levels
+from astdsl.lowering.layout.levels import WARP_THREADS, Holder, Level, thread_levels
 from astdsl.lowering.layout.registers import Layout
 from astdsl.lowering.nvptx.function import Emitter
 from astdsl.lowering.nvptx.lanes import shuffled
 from astdsl.lowering.nvptx.rules.exchange import Board, State
-from astdsl.lowering.nvptx.values import i32, lanes_of
+from astdsl.lowering.nvptx.values import LV, i32, lanes_of
 
 
 @dataclass(frozen=True, slots=True)
 class Fold:
     """How two states become one, and the state that changes nothing.
 
-    With `packs` a state is one register, and `combine` takes vectors of them as well.
+    With `packs` a state is one register, and `combine` takes vectors of them as well. `of_warp`
+    combines the one registers of all lanes.
     """
 
     combine: Callable[[State, State], State]
     identity: State
     packs: bool = False
+    of_warp: Callable[[LV], LV] | None = None
 
 
 def folded(
@@ -102,6 +105,8 @@ def _combined(states: Sequence[State], fold: Fold) -> State:
 
 
 def _across_lanes(emitter: Emitter, state: State, lanes: Sequence[Level], fold: Fold) -> State:
+    if fold.of_warp and math.prod(level.extent for level in lanes) == WARP_THREADS:
+        return (fold.of_warp(state[0]),)
     for level in lanes:
         assert level.extent & (level.extent - 1) == 0, f"{level.extent} lanes hold an axis"
         distance = level.divisor

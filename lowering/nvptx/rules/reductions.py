@@ -5,12 +5,13 @@ Invariant: floats under 32 bits are summed and multiplied in f32 and rounded onc
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from astdsl.ir import ops
 from astdsl.ir.dtypes import BOOL, DType, boolean, f32, largest_value, smallest_value
 from astdsl.lowering.layout.inference import coalesced
 from astdsl.lowering.layout.registers import Layout
+from astdsl.lowering.nvptx.asm import warp
 from astdsl.lowering.nvptx.builder import Builder
 from astdsl.lowering.nvptx.function import Emitter, llvm_type, lowers_tile
 from astdsl.lowering.nvptx.rules.arith import add, maximum, minimum, multiply
@@ -19,6 +20,7 @@ from astdsl.lowering.nvptx.rules.elements import PACKED_DTYPES, ElementRule, is_
 from astdsl.lowering.nvptx.rules.exchange import State
 from astdsl.lowering.nvptx.rules.folds import Fold, folded
 from astdsl.lowering.nvptx.values import LV, bits_of, constant, i32
+from astdsl.lowering.target import REDUX_F32
 
 _RULES: dict[str, ElementRule] = {
     "sum": add, "prod": multiply, "min": minimum, "max": maximum, "any": maximum, "all": minimum,
@@ -52,7 +54,45 @@ def _fold(emitter: Emitter, kind: str, dtype: DType) -> Fold:
         return (rule(emitter, dtype, left[0], right[0]),)
 
     identity = (constant(llvm_type(dtype), _identity(kind, dtype)),)
-    return Fold(combine, identity, packs=dtype in PACKED_DTYPES)
+    return Fold(combine, identity, dtype in PACKED_DTYPES, _of_warp(emitter, kind, dtype))
+
+
+# As the rules of elements: a product of bools is that all are true.
+_VOTES = {
+    "any": "any", "max": "any", "sum": "any", "all": "all", "min": "all", "prod": "all",
+}  # fmt: skip
+_OPERATIONS = {"sum": "add", "min": "min", "max": "max"}
+
+
+def _of_warp(emitter: Emitter, kind: str, dtype: DType) -> Callable[[LV], LV] | None:
+    """Return what reduces the registers of all lanes by one instruction, None if nothing does."""
+    builder, members = emitter.builder, i32(warp.FULL_MASK)
+    if dtype is boolean:
+        return lambda x: builder.asm(warp.vote(_VOTES[kind]), x, members)[0]
+    operation = _operation_of_warp(emitter, kind, dtype)
+    if operation is None:
+        return None
+    wide, widen, narrow = "i32", "sext" if dtype.is_signed else "zext", "trunc"
+    if dtype.is_float:
+        wide, widen, narrow = "float", "fpext", "fptrunc"
+
+    def write(x: LV) -> LV:
+        whole = x if x.type == wide else builder.cast(widen, x, wide)
+        (result,) = builder.asm(warp.redux(operation), whole, members)
+        return result if x.type == wide else builder.cast(narrow, result, x.type)
+
+    return write
+
+
+def _operation_of_warp(emitter: Emitter, kind: str, dtype: DType) -> str | None:
+    """Return what `redux` is told; numbers of fewer bits are extended, which keeps their order."""
+    operation = _OPERATIONS.get(kind)
+    if operation is None or dtype.bits > f32.bits:
+        return None
+    if not dtype.is_float:
+        return f"{operation}.{'s' if kind == 'sum' or dtype.is_signed else 'u'}32"
+    has_floats = emitter.target.has(REDUX_F32) and dtype in PACKED_DTYPES
+    return f"{operation}.NaN.f32" if has_floats and kind != "sum" else None
 
 
 def _identity(kind: str, dtype: DType) -> float | int | bool:

@@ -69,7 +69,7 @@ def made_rows() -> Iterator[AsmRow]:
             yield from (tcgen05.load(count, name), tcgen05.store(count, name))
             yield tcgen05.wait_load(shape.registers * count)
     yield from map(warp.shuffle, warp.SHUFFLE_MODES)
-    yield from map(warp.redux, warp.REDUX_OPERATIONS)
+    yield from map(warp.redux, (*warp.REDUX_OPERATIONS, *warp.REDUX_OF_FLOATS))
     yield from map(warp.vote, ("any", "all", "uni"))
     for matrices in warp.MATRICES:
         for transpose in (False, True):

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from astdsl.ir import ops
 from astdsl.ir.core import Value
 from astdsl.ir.dtypes import DType, bf16, boolean, f16, f32, f64, i32, i64, u8, u32
+from astdsl.ir.types import TileType
 from astdsl.lowering.layout.registers import (
     Layout,
     blocked,
@@ -15,9 +16,10 @@ from astdsl.lowering.layout.registers import (
     tmem_accumulator,
     wgmma_accumulator,
 )
+from astdsl.lowering.target import SM_90A, SM_100A, TARGETS, Target
 from tests.dtypes import EVERY, FLOATS, NUMBERS
 from tests.lowering.nvptx.numbers import Array, any_bits, some, without_nan
-from tests.lowering.nvptx.tiles import THREADS, Tiles, run
+from tests.lowering.nvptx.tiles import THREADS, Tiles, ptx_of, run
 
 KINDS = ("sum", "prod", "min", "max", "any", "all")
 
@@ -59,6 +61,57 @@ def test_extremes_are_those_of_special_numbers(kind: str) -> None:
     arrays = [some(d)[:64].reshape(8, 8) for d in NUMBERS]
     numbers = map(without_nan, arrays[: len(FLOATS)])
     run(build, *arrays, *numbers, dtypes=(*NUMBERS, *FLOATS)).agree()
+
+
+@pytest.mark.parametrize("target", TARGETS.values(), ids=str)
+@pytest.mark.parametrize("kind", ["sum", "min", "max"])
+def test_whole_warps_reduce_any_bits_as_the_reference_does(kind: str, target: Target) -> None:
+    """Words by `redux`, where the target has it, others by shuffles; zeros are ordered."""
+
+    def build(tiles: Tiles, *values: Value) -> None:
+        for x in values:
+            tiles.give(tiles.make(ops.Reduce, x, axes=(1,), kind=kind))
+
+    dtypes = [d for d in NUMBERS if kind != "sum" or not d.is_float]
+    arrays = [np.resize(some(d)[:96], (7, 128)) for d in dtypes]
+    zeros = [np.where(np.arange(128) % 3 == k, -0.0, 0.0) for k in (0, 1, 3)]
+    signed = [np.array(zeros).astype(d.numpy) for d in dtypes if d.is_float]
+    floats = [d for d in dtypes if d.is_float]
+    run(build, *arrays, *signed, dtypes=[*dtypes, *floats], target=target).agree()
+
+
+@pytest.mark.parametrize("kind", ["any", "all"])
+def test_whole_warps_vote(kind: str) -> None:
+    def build(tiles: Tiles, x: Value) -> None:
+        tiles.give(tiles.make(ops.Reduce, x, axes=(1,), kind=kind))
+
+    x = np.full((4, 128), kind == "all")
+    x[1, 77] = x[2] = kind == "any"
+    found = run(build, x, dtypes=[boolean])
+    found.agree()
+    assert f"vote.sync.{kind}" in found.ptx
+    assert "shfl" not in found.ptx
+
+
+@pytest.mark.parametrize(
+    ("dtype", "kind", "target", "instruction"),
+    [
+        (i32, "sum", SM_90A, "redux.sync.add.s32"),
+        (u8, "max", SM_90A, "redux.sync.max.u32"),
+        (f32, "max", SM_100A, "redux.sync.max.NaN.f32"),
+        (f16, "min", SM_100A, "redux.sync.min.NaN.f32"),
+    ],
+    ids=str,
+)
+def test_a_warp_reduces_words_by_one_instruction(
+    dtype: DType, kind: str, target: Target, instruction: str
+) -> None:
+    def build(tiles: Tiles, x: Value) -> None:
+        tiles.give(tiles.make(ops.Reduce, x, axes=(1,), kind=kind))
+
+    ptx, _ = ptx_of(build, TileType((1, 128), dtype), target=target)
+    assert ptx.count(instruction) == 1
+    assert "shfl" not in ptx
 
 
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)

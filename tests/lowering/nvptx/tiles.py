@@ -113,12 +113,13 @@ def run(
     layouts: Sequence[Layout | None] = (),
     threads: int = THREADS,
     approx_math: bool = False,
+    target: Target = SM_90A,
 ) -> Compared:
     """Run `build(tiles, *inputs)` both ways; a layout that is None is the coalesced one."""
     tiles = Tiles([TileType(a.shape, d) for a, d in zip(arrays, dtypes, strict=True)])
     build(tiles, *tiles.inputs)
     block = tiles.builder.finish()
-    ptx, shared_bytes = _compiled(tiles, block, layouts, threads, approx_math)
+    ptx, shared_bytes = _compiled(tiles, block, layouts, threads, approx_math, target)
     results = [np.zeros(v.tile.shape, v.tile.dtype.numpy) for v in tiles.results]
     # A scalar's array has one element, which NumPy keeps in no memory of its own.
     given = [np.ascontiguousarray(a) for a in (*arrays, *results)]
