@@ -6,14 +6,15 @@ ordered, every arrival at a barrier after the phase before it, and every wait be
 completes, then no schedule can do anything else: barriers let the same threads through, and reads
 see the same writes. Invariant: what is not modelled (copies by threads, words that others wait for)
 makes the answer no.
-What it rests on: a product of a warpgroup, or a pair, is complete for all of its warps together.
+What it rests on: a product of a warpgroup, or a pair, is complete for all of its warps together;
+lanes of a warp that wait for a phase together see it together.
 Sources: PTX ISA 8.9 "Causality order", 9.7.13.15 "mbarrier", 9.7.13.4 "membar / fence".
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,7 +22,19 @@ import numpy as np
 
 from astdsl.emulator.asynchronous import Operation
 from astdsl.emulator.races import narrowest_bytes
-from tests.emulator.knowledge import WARP, Array, History, Known, Threads, join, nothing
+from tests.emulator.knowledge import (
+    CAUSE,
+    DATA,
+    PROXY,
+    WARP,
+    Array,
+    History,
+    Known,
+    Threads,
+    join,
+    nothing,
+)  # fmt: skip
+from tests.emulator.operations import Key, Part, Signal
 
 CHUNK_BYTES = 16
 # Of tensor memory: groups of 16 lanes times columns.
@@ -36,6 +49,7 @@ CONFLICTS = {
     "strongly read": ("written", "made"),
     "strongly written": ("read", "written", "made", "touched"),
 }
+OVERTAKEN = "may complete before all have seen the one before"
 WRITES = ("written", "made", "strongly written")
 # What lets a schedule decide what threads do, and what is not modelled.
 DECIDES = re.compile(
@@ -44,36 +58,6 @@ DECIDES = re.compile(
 UNKNOWN = re.compile(
     r"mbarrier\.(?:complete_tx|expect_tx|arrive_drop)|cp\.async\.(?:c[ag]|mbarrier)|griddepcontrol"
 )
-Key = tuple[Any, ...]
-
-
-@dataclass(eq=False)
-class Part:
-    """What one asynchronous operation does to one kind of memory of one block.
-
-    `known` is ordered before it, `past` has happened before it can complete.
-    """
-
-    number: int
-    space: str
-    row: int
-    mask: Array
-    writes: bool
-    issuers: frozenset[int]
-    operation: Operation
-    known: Known
-    past: Known
-    grouped: bool = False
-    done: bool = False
-
-    @property
-    def bit(self) -> int:
-        return 1 << self.number
-
-    def precedes(self, other: Part) -> bool:
-        """Say whether both are issued by one thread to a pipe that keeps their order."""
-        order = self.operation.order
-        return order is not None and (order, self.issuers) == (other.operation.order, other.issuers)
 
 
 @dataclass(eq=False)
@@ -85,23 +69,25 @@ class Phases:
     seen: Array
     count: int = 0
 
+    def may_overtake(self) -> bool:
+        """Say whether this phase may complete before a warp has seen the one before.
 
-@dataclass(eq=False)
-class Signal:
-    """A barrier at which an operation will arrive: who issued it, and what they knew."""
-
-    key: Key
-    count: int
-    issuer: int
-    past: Known
+        Of lanes that have seen it together one that is known to have is enough.
+        """
+        seen, cause = (each.reshape(-1, WARP) for each in (self.seen, self.coming.times[CAUSE]))
+        told = np.where(cause >= seen, seen, -1)
+        late = (seen[:, :, None] != told[:, None, :]).all(axis=2)
+        return bool((late & (seen > 0)).any())
 
 
 @dataclass
 class Findings:
-    """What is not ordered, as sentences; how many machines were watched."""
+    """What is not ordered, as sentences; how many machines were watched, and how the last is."""
 
     texts: list[str] = field(default_factory=list)
     machines: int = 0
+    # Of the machine that was made last, which runs.
+    order: Order = field(init=False, repr=False)
 
 
 def unclear(instructions: Sequence[Any]) -> Iterator[str]:
@@ -134,10 +120,9 @@ class Order:
         n = self.size * m.n_threads
         self.threads = Threads(m.n_blocks * m.n_threads, n)
         self.word_bytes = narrowest_bytes(m.program)
-        words = {"shared": m.memory.shared.row_bytes // self.word_bytes, "tensor": TENSOR_WORDS}
-        self.history = {
-            space: History((m.n_blocks, n_words, -(-n // WARP))) for space, n_words in words.items()
-        }
+        self.histories: dict[str, History] = {}
+        self.add_history("shared", m.n_blocks, m.memory.shared.row_bytes // self.word_bytes)
+        self.add_history("tensor", m.n_blocks, TENSOR_WORDS)
         self.barriers: dict[Key, Phases] = {}
         self.parts: list[Part] = []
         self.n_parts = 0
@@ -159,30 +144,57 @@ class Order:
         found: Array = self.m.block_of[at] * self.m.n_threads + self.m.thread_of[at]
         return found
 
+    def is_fenced(self, space: str) -> bool:
+        """Say whether accesses of a memory are ordered by fences beside what orders threads."""
+        return space == "tensor" and bool(self.m.launch.fences.tcgen05)
+
     # Accesses of threads.
 
-    def access(self, kind: str, space: str, who: Array, rows: Array, words: Array) -> None:
+    def add_history(self, space: str, n_rows: int, n_words: int) -> None:
+        """Begin to keep the accesses of a memory."""
+        self.histories[space] = History((n_rows, n_words, -(-self.threads.n // WARP)))
+
+    def access(
+        self, kind: str, space: str, who: Array, rows: Array, words: Array, *, fenced: bool = True
+    ) -> None:
         """Check and note accesses of words [n, k] by n threads."""
-        history, threads = self.history[space], self.threads
+        history, threads = self.histories[space], self.threads
         rows = np.broadcast_to(rows, len(who))
         words = np.broadcast_to(words, (len(who), words.shape[1]))
+        fenced &= self.is_fenced(space)
+        known = threads.fenced if fenced else threads.times[DATA]
         for other in CONFLICTS[kind]:
-            if history.is_late(other, rows, words, threads.data, who):
+            if history.is_late(other, rows, words, known, who):
                 self.find(f"{space} memory is {kind} after it was {other}, in no order")
-        self._check_parts(kind, space, who, rows, words)
+        if kind in CONFLICTS[kind] and _meet(who // WARP, rows, words):
+            self.find(f"{space} memory is {kind} by several warps at once")
         now = threads.tick()
-        if kind in {"written", "made"}:
+        if space in ("shared", "tensor"):
+            done = threads.fenced_done if fenced else threads.done
+            self._check_parts(kind, space, who, (rows, words), done)
+            self.visits[rows, who % threads.n] = now
+        if kind in ("written", "made"):
             history.clear(rows, words)
         history.note(kind, rows, words, who, now)
-        self.visits[rows, who % threads.n] = now
 
-    def _check_parts(self, kind: str, space: str, who: Array, rows: Array, words: Array) -> None:
+    def access_global(self, kind: str, place: Any, lanes: Any, at: Array, width: int) -> None:
+        """Check and note accesses of an allocation of global memory, by its bytes."""
+        space = f"global {place.low}"
+        if space not in self.histories:
+            self.add_history(space, 1, place.high - place.low)
+        bytes_ = (at - place.low)[:, None] + np.arange(width)
+        self.access(kind, space, self.numbers(lanes), np.zeros(1, np.int64), bytes_)
+
+    def _check_parts(
+        self, kind: str, space: str, who: Array, where: tuple[Array, Array], done: list[int]
+    ) -> None:
+        rows, words = where
         places = words * self.word_bytes // CHUNK_BYTES if space == "shared" else words
         for part in self.parts:
             if part.space != space or not (part.writes or kind in WRITES):
                 continue
             hit = (rows == part.row) & part.mask[places].any(axis=1)
-            if any(not self.threads.done[thread] & part.bit for thread in who[hit].tolist()):
+            if any(not done[thread] & part.bit for thread in who[hit].tolist()):
                 self.find(f"{space} memory is {kind} in no order with the {part.operation.what}")
 
     def words(self, offsets: Array, width: int) -> Array:
@@ -194,79 +206,78 @@ class Order:
     # Asynchronous parts.
 
     def begin(
-        self, operation: Operation, space: str, lanes: Any, rows: Array, masks: dict[int, Array],
+        self, operation: Operation, space: str, lanes: Any, rows: Array, masks: Array,
         *, writes: bool,
     ) -> None:  # fmt: skip
-        """Check and note what an operation does to places of some blocks."""
-        numbers = self.numbers(lanes)
-        self.threads.tick()
-        for row, mask in masks.items():
-            # One lane for each row, or all those of the row's block.
-            own = rows if len(rows) == len(numbers) else self.m.block_of[lanes.index]
-            mine = np.unique(numbers[own == row] if (own == row).any() else numbers)
+        """Check and note what an operation does to places of some blocks, a mask for each."""
+        numbers, threads = self.numbers(lanes), self.threads
+        threads.tick()
+        for at, (row, mask) in enumerate(zip(rows.tolist(), masks, strict=True)):
+            mine = numbers[at : at + 1]
+            if len(rows) != len(numbers):
+                mine = self._issuers(lanes, numbers, row)
             part = Part(
                 self.n_parts, space, row, mask, writes, frozenset(mine.tolist()), operation,
-                self.threads.common(mine), self.threads.past(mine),
+                threads.common(mine, fenced=self.is_fenced(space)), threads.past(mine),
             )  # fmt: skip
             self.n_parts += 1
             self._check_part(part)
             self.parts.append(part)
-            self.visits[row, mine % self.threads.n] = self.threads.now
+            self.visits[row, mine % threads.n] = threads.now
+
+    def _issuers(self, lanes: Any, numbers: Array, row: int) -> Array:
+        """Return those of the lanes in a block, or, if there are none, in its cluster."""
+        blocks = self.m.block_of[lanes.index]
+        own = blocks == row
+        found: Array = numbers[own if own.any() else blocks // self.size == row // self.size]
+        return found
 
     def _check_part(self, part: Part) -> None:
         for other in self.parts:
-            meets = (other.space, other.row) == (part.space, part.row)
-            if not meets or not (other.writes or part.writes) or other.precedes(part):
-                continue
-            if other.operation is part.operation or part.known.done & other.bit:
-                continue
-            if (other.mask & part.mask).any():
+            if not part.known.done & other.bit and part.meets(other):
                 self.find(f"the {part.operation.what} is in no order with {other.operation.what}")
-        history, at = self.history[part.space], np.flatnonzero(part.mask)
+        history, at = self.histories[part.space], np.flatnonzero(part.mask)
         if part.space == "shared":
             each = CHUNK_BYTES // self.word_bytes
             at = (at[:, None] * each + np.arange(each)).reshape(-1)
         row, who = np.array([part.row]), np.array([0])
         for kind in CONFLICTS["written" if part.writes else "read"]:
             # Only what threads have stored needs a fence of the proxy.
-            by_proxy = part.space == "shared" and kind in {"written", "strongly written"}
-            known = part.known.proxy if by_proxy else part.known.data
+            by_proxy = part.space == "shared" and kind in ("written", "strongly written")
+            known = part.known.times[PROXY if by_proxy else DATA]
             if history.is_late(kind, row, at[None], known[None], who):
                 self.find(f"the {part.operation.what} comes in no order after what was {kind}")
         if part.writes:
             history.clear(row, at[None])
 
-    def end(self, operation: Operation, *, grouped: bool = False) -> None:
+    def end(self, operation: Operation) -> None:
         """Note that an operation has done its parts."""
         for part in self.parts:
-            if part.operation is operation:
-                part.done, part.grouped = True, grouped
+            part.done |= part.operation is operation
 
-    def know_groups(self, lanes: Any) -> None:
-        """Let threads know of their own parts that they have waited for in groups."""
-        numbers = self.numbers(lanes)
+    def know(self, threads: Array, operation: Operation) -> None:
+        """Let threads know that the parts of an operation are done which they have issued."""
         for part in self.parts:
-            if part.done and part.grouped:
-                mine = numbers[np.isin(numbers, list(part.issuers))]
-                self.threads.learn(mine, self._told([part]))
+            if part.operation is operation:
+                mine = [thread for thread in threads.tolist() if thread in part.issuers]
+                self.threads.learn(np.array(mine, np.int64), self._told([part]))
 
-    def _told(self, parts: list[Part]) -> Known:
-        """Return what those know who know that parts are done."""
+    def _told(self, parts: Iterable[Part]) -> Known:
+        """Return what those know who know that parts are done, and the parts before them."""
         told = nothing(self.threads.n)
         for part in parts:
-            told = told._replace(
-                cause=np.maximum(told.cause, part.past.cause),
-                done=told.done | part.bit,
-                over=told.over | part.past.over | part.bit,
-            )
+            past = part.past.caused()
+            done = Known(past.times, part.known.done | part.bit, past.over | part.bit)
+            told = join(told, done)
         return told
 
     def retire(self) -> None:
         """Forget the parts that every thread knows of."""
         left = []
         for part in self.parts:
-            first = part.row // self.size * self.threads.n
-            cluster = self.threads.done[first : first + self.threads.n]
+            threads, fenced = self.threads, self.is_fenced(part.space)
+            first = part.row // self.size * threads.n
+            cluster = (threads.fenced_done if fenced else threads.done)[first : first + threads.n]
             if not (part.done and all(done & part.bit for done in cluster)):
                 left.append(part)
         self.parts = left
@@ -282,8 +293,8 @@ class Order:
     def make(self, key: Key, who: Array) -> None:
         """Note that a thread makes a barrier."""
         self.barriers.pop(key, None)
-        phases, past = self._phases(key), self.threads.past(who)
-        phases.last = phases.last._replace(cause=past.cause, over=past.over)
+        phases = self._phases(key)
+        phases.last = self.threads.past(who).caused()
 
     def arrive(self, key: Key, who: Array, count: int, *, relaxed: bool) -> None:
         """Note that threads arrive; `count` phases are complete then."""
@@ -291,16 +302,17 @@ class Order:
         threads.tick()
         if not threads.common(who).knows(phases.last):
             self.find(f"an arrival at {key} may count in the phase before")
-        phases.coming = join(phases.coming, threads.past(who), relaxed=relaxed)
+        past = threads.past(who)
+        phases.coming = join(phases.coming, past.caused() if relaxed else past)
         self.complete(key, count)
 
-    def arrive_late(self, signal: Signal, parts: list[Part]) -> None:
+    def arrive_late(self, signal: Signal, parts: Iterable[Part]) -> None:
         """Note that an operation arrives, or counts its bytes, which has done some parts."""
         phases = self._phases(signal.key)
         if signal.count != phases.count or not signal.past.knows(phases.last):
             self.find(f"an operation at {signal.key} may count in the phase before")
-        told = self._told(parts)
-        phases.coming = join(join(phases.coming, told), signal.past, relaxed=True)
+        told = join(self._told(parts), signal.past.caused())
+        phases.coming = join(phases.coming, told)
 
     def complete(self, key: Key, count: int) -> None:
         """Note how many phases of a barrier are complete."""
@@ -309,8 +321,8 @@ class Order:
             return
         if count > phases.count + 1:
             self.find(f"two phases of {key} complete at once")
-        if (phases.seen > phases.coming.cause).any():
-            self.find(f"a phase of {key} may complete before all have seen the one before")
+        if phases.may_overtake():
+            self.find(f"a phase of {key} {OVERTAKEN}")
         phases.last, phases.coming = phases.coming, nothing(self.threads.n)
         phases.seen[:] = 0
         phases.count = count
@@ -321,7 +333,7 @@ class Order:
         Threads that the hardware lets go on have passed at once.
         """
         phases = self._phases(key)
-        self.threads.learn(who, phases.last, relaxed=relaxed)
+        self.threads.learn(who, phases.last.caused() if relaxed else phases.last)
         self.threads.tick()
         if sees:
             phases.seen[who % self.threads.n] = self.threads.now
@@ -336,5 +348,16 @@ class Order:
             visits[mine % self.threads.n] = 0
             parts = [part for part in self.parts if part.row == row]
             far = [part for part in parts if part.issuers.isdisjoint(mine.tolist())]
-            if (visits > known.cause).any() or any(not known.over & part.bit for part in far):
+            if (visits > known.times[CAUSE]).any() or any(not known.over & p.bit for p in far):
                 self.find("a block ends, and others may still come to its memory")
+
+
+def _meet(warps: Array, rows: Array, words: Array) -> bool:
+    """Say whether different warps use one of the words [n, k] of n rows at once."""
+    if (warps == warps[0]).all():
+        return False
+    warps = np.broadcast_to(warps[:, None], words.shape).reshape(-1)
+    places = (rows[:, None] * (int(words.max()) + 1) + words).reshape(-1)
+    order = np.lexsort((warps, places))
+    places, warps = places[order], warps[order]
+    return bool(((places[1:] == places[:-1]) & (warps[1:] != warps[:-1])).any())

@@ -1,4 +1,4 @@
-"""Vector clocks of single threads, and every access of memory that a later one may race with.
+"""What threads know of each other, and every access of memory that a later one may race with.
 
 What `causality.py` reckons with. It is written apart from `astdsl.emulator.clocks` and `races`, and
 differs from them: it knows of threads, not of warps; each asynchronous operation is an actor of its
@@ -15,41 +15,42 @@ import numpy as np
 Array = np.ndarray[Any, Any]
 WARP = 32
 ALWAYS = 1 << 30
+# Up to when the accesses of each thread are ordered before something: those of threads, those of
+# the async proxy, and those of tensor memory where fences order them; and when it has happened.
+DATA, PROXY, TENSOR, CAUSE = range(4)
 
 
 class Known(NamedTuple):
     """What is ordered before something, or has caused it.
 
-    `data` and `proxy` are times by thread of the cluster: up to which its accesses are ordered
-    before what follows here, of threads and of the async proxy; `cause` those up to which they have
-    happened at all.
-    `done` and `over` say the same of asynchronous parts, as bits: ordered, and happened.
+    `times` are by kind, and by thread of the cluster. `done` says of asynchronous parts, as bits,
+    that they are ordered before it, and `over` that they have happened.
     """
 
-    data: Array
-    proxy: Array
-    cause: Array
+    times: Array
     done: int
     over: int
 
     def knows(self, other: Known) -> bool:
         """Say whether all that has caused the other has happened before."""
-        return bool((self.cause >= other.cause).all()) and self.over & other.over == other.over
+        caused = (self.times[CAUSE] >= other.times[CAUSE]).all()
+        return bool(caused) and self.over & other.over == other.over
+
+    def caused(self) -> Known:
+        """Return the same as that which has happened, and is no more ordered than that."""
+        times = np.zeros_like(self.times)
+        times[CAUSE] = self.times[CAUSE]
+        return Known(times, 0, self.over)
 
 
 def nothing(n_threads: int) -> Known:
     """Return what is known at the start."""
-    data, proxy, cause = (np.zeros(n_threads, np.int32) for _ in range(3))
-    return Known(data, proxy, cause, 0, 0)
+    return Known(np.zeros((4, n_threads), np.int32), 0, 0)
 
 
-def join(a: Known, b: Known, *, relaxed: bool = False) -> Known:
-    """Return what both know; of a relaxed `b`, that it has happened and no more."""
-    cause, over = np.maximum(a.cause, b.cause), a.over | b.over
-    if relaxed:
-        return a._replace(cause=cause, over=over)
-    data, proxy = np.maximum(a.data, b.data), np.maximum(a.proxy, b.proxy)
-    return Known(data, proxy, cause, a.done | b.done, over)
+def join(a: Known, b: Known) -> Known:
+    """Return what is ordered before either of two things."""
+    return Known(np.maximum(a.times, b.times), a.done | b.done, a.over | b.over)
 
 
 class Threads:
@@ -61,11 +62,15 @@ class Threads:
 
     def __init__(self, n_threads: int, n: int) -> None:
         self.n, self.now = n, 0
-        self.data, self.proxy, self.cause = (np.zeros((n_threads, n), np.int32) for _ in range(3))
+        self.times = np.zeros((4, n_threads, n), np.int32)
         every = np.arange(n_threads)
-        for known in (self.data, self.cause):
-            known[every, every % n] = ALWAYS
+        for kind in (DATA, CAUSE):
+            self.times[kind, every, every % n] = ALWAYS
         self.done, self.over = [0] * n_threads, [0] * n_threads
+        # What its last tcgen05.fence::after_thread_sync has let each thread rely on.
+        self.fenced = np.zeros((n_threads, n), np.int32)
+        self.fenced[every, every % n] = ALWAYS
+        self.fenced_done = [0] * n_threads
 
     def tick(self) -> int:
         """Begin the next moment."""
@@ -74,45 +79,52 @@ class Threads:
 
     def past(self, threads: Array) -> Known:
         """Return what any of the threads knows or has done up to now."""
-        data, proxy, cause = (
-            known[threads].max(axis=0) for known in (self.data, self.proxy, self.cause)
-        )
-        data[threads % self.n] = cause[threads % self.n] = self.now
+        times = self.times[:, threads].max(axis=1)
+        times[DATA, threads % self.n] = times[CAUSE, threads % self.n] = self.now
         done = over = 0
         for thread in threads.tolist():
             done, over = done | self.done[thread], over | self.over[thread]
-        return Known(data, proxy, cause, done, over)
+        return Known(times, done, over)
 
-    def common(self, threads: Array) -> Known:
-        """Return what all of the threads know."""
-        data, proxy, cause = (
-            known[threads].min(axis=0) for known in (self.data, self.proxy, self.cause)
-        )
-        done = over = -1
+    def common(self, threads: Array, *, fenced: bool = False) -> Known:
+        """Return what all of the threads know; `fenced`, of tensor memory behind their fences."""
+        times = self.times[:, threads].min(axis=1)
+        if fenced:
+            times[DATA] = self.fenced[threads].min(axis=0)
+        done, over = -1, -1
         for thread in threads.tolist():
-            done, over = done & self.done[thread], over & self.over[thread]
-        return Known(data, proxy, cause, done, over)
+            done &= self.fenced_done[thread] if fenced else self.done[thread]
+            over &= self.over[thread]
+        return Known(times, done, over)
 
-    def learn(self, threads: Array, known: Known, *, relaxed: bool = False) -> None:
+    def learn(self, threads: Array, known: Known) -> None:
         """Let threads know something."""
-        self.cause[threads] = np.maximum(self.cause[threads], known.cause)
-        if not relaxed:
-            self.data[threads] = np.maximum(self.data[threads], known.data)
-            self.proxy[threads] = np.maximum(self.proxy[threads], known.proxy)
+        self.times[:, threads] = np.maximum(self.times[:, threads], known.times[:, None])
         for thread in threads.tolist():
             self.over[thread] |= known.over
-            self.done[thread] |= 0 if relaxed else known.done
+            self.done[thread] |= known.done
 
-    def fence(self, threads: Array) -> None:
+    def fence_proxy(self, threads: Array) -> None:
         """Run fence.proxy.async: what threads know of and did is shown to the async proxy."""
-        self.proxy[threads] = np.maximum(self.proxy[threads], self.data[threads])
-        self.proxy[threads, threads % self.n] = self.now
+        proxy, data = self.times[PROXY], self.times[DATA]
+        proxy[threads] = np.maximum(proxy[threads], data[threads])
+        proxy[threads, threads % self.n] = self.now
+
+    def fence_tensor(self, threads: Array, *, after: bool) -> None:
+        """Run tcgen05.fence: what threads have learnt counts from here on, or what they did."""
+        if not after:
+            self.times[TENSOR, threads, threads % self.n] = self.now
+            return
+        self.fenced[threads] = self.times[TENSOR, threads]
+        self.fenced[threads, threads % self.n] = ALWAYS
+        for thread in threads.tolist():
+            self.fenced_done[thread] = self.done[thread]
 
 
 class History:
     """The accesses of each word by each warp: when the last of a kind was, and by which lanes.
 
-    The shape is blocks, words of each, and warps of a cluster, which alone come to its memory.
+    The shape is rows, words of each, and warps of a cluster, which alone come to its memory.
     """
 
     def __init__(self, shape: tuple[int, int, int]) -> None:

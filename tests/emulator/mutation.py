@@ -18,7 +18,6 @@ from tests.emulator.equivalence import equivalence, one_lane_on_both_sides
 from tests.emulator.mutants import Mutant, mutants
 from tests.emulator.programs import SUBJECTS
 from tests.emulator.recording import WRONG, Program, record
-from tests.emulator.watching import without
 
 SCHEDULES: tuple[dict[str, Any], ...] = (
     {"completion": "late"},
@@ -30,15 +29,13 @@ SURVIVED = "survived"
 TOO_WEAK = "found, and equivalent for a reason that is too weak"
 FAILURES = (SURVIVED, TOO_WEAK)
 NOT_EXECUTED = "no thread of this launch executes it"
-SAME_PHASES = "at the other number the same threads meet, and no phase there can mix with another"
-ORDERED = "what it orders, other synchronisation orders too in this launch"
+ORDERED = "a run of the mutant orders all that conflicts: every schedule of it does the same"
 ONE_LANE = "one lane of each warp alone uses memory near it"
-# What `ordering` can leave out, and how that is changed then.
-ORDERS = re.compile(
-    r"^(?:@!?%?\w+ )?(?:bar(?:rier)?\.sync|mbarrier\.(?:arrive|try_wait)\b|\S*wait_group"
-    r"|tcgen05\.fence)"
+# Instructions that an order of accesses and phases says all about; not other fences.
+MODELLED = re.compile(
+    r"(?:@!?%?\w+ )?(?:bar(?:rier)?\.|mbarrier\.|wgmma\.wait|cp\.async\.bulk\.wait|atom\.|red\."
+    r"|fence\.proxy\.async|tcgen05\.(?:commit|fence))"
 )
-LEFT_OUT = ("deleted", "relaxed", "one group more in flight")
 
 
 def recorded(name: str) -> Program:
@@ -57,8 +54,7 @@ def verdict(program: Program, mutant: Mutant) -> str:
         found = program.trial(changed, schedule)
         if found:
             return TOO_WEAK if reason else found
-    told = reason or _what_runs_tells(program, mutant)
-    return told or without(mutant.before, lambda: program.trial(changed, {})) or SURVIVED
+    return reason or _what_runs_tell(program, mutant) or SURVIVED
 
 
 def verdicts(program: Program, chosen: Iterable[Mutant]) -> dict[Mutant, str]:
@@ -66,22 +62,19 @@ def verdicts(program: Program, chosen: Iterable[Mutant]) -> dict[Mutant, str]:
     return {mutant: verdict(program, mutant) for mutant in chosen}
 
 
-def _what_runs_tells(program: Program, mutant: Mutant) -> str:
+def _what_runs_tell(program: Program, mutant: Mutant) -> str:
     """Return why a mutant is equivalent by what the threads of this launch execute, "" if not.
 
     A `trap` in the place of an instruction tells whether any thread comes there.
     """
-    text = program.ptx.splitlines()
     if not program.executes({mutant.line}):
         return NOT_EXECUTED
+    text = program.ptx.splitlines()
     if mutant.change == "deleted" and one_lane_on_both_sides(text, mutant, program.threads):
         return ONE_LANE
-    if mutant.change in LEFT_OUT and ORDERS.search(mutant.before):
-        gone = mutant.change == "deleted" and "arrive" in mutant.before
-        return "" if program.disorder(mutant.line, gone=gone) else ORDERED
-    if mutant.change == "other barrier":
-        return "" if program.disorder(-1, ptx=mutant.apply(program.ptx)) else SAME_PHASES
-    return ""
+    if not MODELLED.match(mutant.before):
+        return ""
+    return "" if program.disorder(mutant.apply(program.ptx)) else ORDERED
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -20,7 +20,8 @@ import numpy as np
 import astdsl.emulator.device as emulator
 from astdsl.emulator import DeviceFault
 from astdsl.emulator.arguments import Unwritten
-from tests.emulator.ordering import disorder
+from tests.emulator.causality import OVERTAKEN
+from tests.emulator.watching import unordered
 from tests.emulator.written import Launch
 from tests.peers import cases
 from tests.peers.launches import stored
@@ -28,8 +29,6 @@ from tests.peers.launches import stored
 Array = np.ndarray[Any, Any]
 Run = Callable[..., None]
 WRONG = "a wrong result"
-# Where one of these is found, what is ordered is not known.
-NOT_MODELLED = ("another block", "in flight", "asynchronous store", "async proxy", "read before")
 
 
 @dataclass(frozen=True)
@@ -94,25 +93,20 @@ class Program:
             self._run(self.ptx, {})
         return found
 
-    def disorder(self, line: int, *, gone: bool = False, ptx: str | None = None) -> list[str]:
-        """Return what is not ordered in a run without what one line orders, and is else.
+    def disorder(self, ptx: str) -> list[str]:
+        """Return what a run of a changed text leaves without an order, and the program does not.
 
-        With `gone` nobody arrives there at an mbarrier, either. `ptx` is a changed text to run.
+        That is only for waits that the next phase may overtake, where the program has such.
         """
-        found = Counter(self._disorder(line, gone, ptx or self.ptx))
-        if any(word in text for text in found for word in NOT_MODELLED):
-            return list(found)
-        return list((found - self._disordered).elements())
+        found = Counter(unordered(lambda: self.trial(ptx, {})))
+        if any(text.endswith(OVERTAKEN) for text in found):
+            found -= self._overtaken
+        return list(found.elements())
 
     @cached_property
-    def _disordered(self) -> Counter[str]:
-        return Counter(self._disorder(-1, False, self.ptx))
-
-    def _disorder(self, line: int, gone: bool, ptx: str) -> list[str]:
-        codes: list[str] = []
-        run = lambda: codes.append(self._run(ptx, {}))  # noqa: E731 - one use
-        found = disorder(run, line, gone=gone, fenced=self.strict)
-        return found + [code for code in codes if code]
+    def _overtaken(self) -> Counter[str]:
+        found = unordered(lambda: self.trial(self.ptx, {}))
+        return Counter(text for text in found if text.endswith(OVERTAKEN))
 
     def _run(self, ptx: str, schedule: dict[str, Any]) -> str:
         for array, start in zip(self.arrays, self.before, strict=True):

@@ -11,7 +11,7 @@ import pytest
 
 from tests.emulator.equivalence import equivalence
 from tests.emulator.mutants import Mutant, mutants
-from tests.emulator.mutation import FAILURES, SCHEDULES, main, recorded, verdicts
+from tests.emulator.mutation import FAILURES, MODELLED, SCHEDULES, main, recorded, verdicts
 from tests.emulator.programs import SUBJECTS
 from tests.emulator.recording import Program
 
@@ -110,6 +110,12 @@ def test_a_fence_of_tensor_memory_counts_what_other_threads_do() -> None:
     assert equivalence(lines, Mutant(1, "deleted", fence, ""))
     of_another = ["@%p1 bra $other;", *lines[1:], "ret;", "$other:", "tcgen05.mma.cta_group::1;"]
     assert not equivalence([lines[0], *of_another], Mutant(2, "deleted", fence, ""))
+
+
+def test_a_run_proves_nothing_of_fences_that_its_order_does_not_model() -> None:
+    modelled = "@%p1 bar.sync 0;", "tcgen05.fence::after_thread_sync;", "mbarrier.arrive.b64"
+    others = "wgmma.fence.sync.aligned;", "fence.mbarrier_init.release.cluster;", "fence.acq_rel"
+    assert [bool(MODELLED.match(each)) for each in modelled + others] == [True] * 3 + [False] * 3
 
 
 def test_the_score_is_printed(capsys: pytest.CaptureFixture[str]) -> None:

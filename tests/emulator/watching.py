@@ -5,10 +5,9 @@ Invariant: the emulator does what it does without it; what it reports is reporte
 
 from __future__ import annotations
 
-import re
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass
 from typing import Any
 from unittest.mock import patch
 
@@ -18,54 +17,17 @@ import astdsl.emulator.isa.mbarrier as instructions
 from astdsl.emulator import machine
 from astdsl.emulator.asynchronous import Operation
 from astdsl.emulator.clocks import BY_MBARRIER
-from astdsl.emulator.copies import Transfer
 from astdsl.emulator.formats.fragments import TMEM_COLUMNS
-from astdsl.emulator.global_memory import GlobalMemory
+from astdsl.emulator.groups import GroupLedger
 from astdsl.emulator.guard import SharedGuard
 from astdsl.emulator.isa.cluster import ClusterBarrier
+from astdsl.emulator.lanes import Lanes
 from astdsl.emulator.mbarriers import BARRIER_BYTES, mbarriers_of
 from astdsl.emulator.tensor_memory import TensorMemory
-from tests.emulator.causality import TENSOR_WORDS, Findings, Order, Signal
+from tests.emulator.causality import TENSOR_WORDS, Findings, Order
 from tests.emulator.knowledge import WARP, Array
-
-ALL_ORDERED = "a run of the mutant orders all that conflicts: every schedule of it does the same"
-# Instructions that an order of accesses and phases says all about; not other fences.
-MODELLED = re.compile(
-    r"(?:@!?%?\w+ )?(?:bar(?:rier)?\.|mbarrier\.|wgmma\.wait|cp\.async\.bulk\.wait|atom\.|red\."
-    r"|fence\.proxy\.async|tcgen05\.commit)"
-)
-# Instead of who reads or writes a byte.
-MANY = -1
-
-
-@dataclass(eq=False)
-class Globals:
-    """Who reads and writes each byte of one allocation: a number, or `MANY`; 0 for nobody."""
-
-    low: int
-    readers: Array
-    writers: Array
-    strong: Array
-
-    @classmethod
-    def of(cls, low: int, high: int) -> Globals:
-        """Return what is known of an allocation that nobody has used."""
-        n = high - low
-        return cls(low, np.zeros(n, np.int64), np.zeros(n, np.int64), np.zeros(n, np.bool_))
-
-    def note(self, addresses: Array, width: int, who: Array, *, writes: bool, strong: bool) -> bool:
-        """Note accesses; return whether one shares a byte with another one's write."""
-        at = (addresses - self.low)[:, None] + np.arange(width)
-        who = np.broadcast_to(who[:, None], at.shape)
-        fresh = (self.readers[at] == 0) & (self.writers[at] == 0)
-        self.strong[at] = strong & (self.strong[at] | fresh)
-        mine = self.writers if writes else self.readers
-        mine[at] = np.where((mine[at] == 0) | (mine[at] == who), who, MANY)
-        # Of lanes that meet in one byte the last is there now.
-        mine[at[mine[at] != who]] = MANY
-        read, written = self.readers[at], self.writers[at]
-        shared = (written == MANY) | ((read != 0) & (read != written))
-        return bool(((written != 0) & shared & ~self.strong[at]).any())
+from tests.emulator.operations import Groups, Signal
+from tests.emulator.sharing import Hooks, Sharing
 
 
 class Watcher(SharedGuard):
@@ -76,13 +38,12 @@ class Watcher(SharedGuard):
     def __init__(self, m: Any) -> None:
         super().__init__(m)
         self.findings.machines += 1
-        self.order = order = Order(m, self.findings)
+        self.order = self.findings.order = order = Order(m, self.findings)
         m.exit_checks.append(lambda rows, lanes: order.ends(rows))
         told: tuple[tuple[Any, str, Callable[..., None]], ...] = (
             (self.races, "made", self._made),
             (self.races, "meet", self._met),
             (self.races, "written_late", lambda *_, **__: order.find("a copy by threads")),
-            (self.clocks, "know_async", order.know_groups),
             (mbarriers_of(m), "invalidate", self._invalidated),
             (m.asynchronous, "issue", self._issued),
             (m.asynchronous, "_perform", self._performing),
@@ -134,7 +95,7 @@ class Watcher(SharedGuard):
 
     def fence(self, lanes: Any) -> None:
         super().fence(lanes)
-        self.order.threads.fence(self.order.numbers(lanes))
+        self.order.threads.fence_proxy(self.order.numbers(lanes))
 
     def arrive(self, lanes: Any, numbers: Array, completed: Any) -> None:
         super().arrive(lanes, numbers, completed)
@@ -213,7 +174,7 @@ class Watcher(SharedGuard):
 
     def complete_mbarrier(self, *arguments: Any) -> None:
         super().complete_mbarrier(*arguments)
-        _, _, rows, offsets = arguments
+        rows, offsets = arguments[-2:]
         operation = self.order.performing
         if operation is None or operation not in self.order.signals:
             self.order.find("an arrival of which it is not known who issued it")
@@ -224,7 +185,10 @@ class Watcher(SharedGuard):
         for signal in signals:
             _, row, _ = signal.key
             # Of its own parts, those in the barrier's block, and those in blocks without one.
-            parts = [part for part in mine if part.row == row or part.row not in targets]
+            parts = [
+                part for part in mine if signal.issuer in part.issuers
+                and (part.row == row or part.row not in targets)
+            ]  # fmt: skip
             if not mine:
                 parts = [
                     part for part in self.order.parts if part.done
@@ -251,69 +215,16 @@ class Watcher(SharedGuard):
         self._begin(operation, lanes, index, writes=True)
 
     def _begin(self, operation: Operation, lanes: Any, index: Any, *, writes: bool) -> None:
-        chosen = np.zeros(self._reading.shape, np.bool_)
-        chosen[index] = True
-        masks = {int(row): chosen[row] for row in np.flatnonzero(chosen.any(axis=1))}
-        rows = np.arange(len(chosen)) if isinstance(index[0], slice) else index[0].reshape(-1)
+        n_rows, n_chunks = self._reading.shape
+        rows = np.arange(n_rows) if isinstance(index[0], slice) else index[0].reshape(-1)
+        numbers = np.arange(n_rows * n_chunks).reshape(n_rows, n_chunks)[index]
+        masks = np.zeros((len(rows), n_chunks), np.bool_)
+        np.put_along_axis(masks, numbers.reshape(len(rows), -1) % n_chunks, True, axis=1)
         self.order.begin(operation, "shared", lanes, rows, masks, writes=writes)
 
     def end(self, operation: Operation, by: int | None = BY_MBARRIER) -> None:
         super().end(operation, by)
-        self.order.end(operation, grouped=by != BY_MBARRIER)
-
-
-class Sharing:
-    """Finds bytes of global memory that more than one thread, or copy, uses and one writes.
-
-    Of those no order is looked for; atomics alone may meet there.
-    """
-
-    def __init__(self, findings: Findings) -> None:
-        self._findings = findings
-        self._known: list[tuple[GlobalMemory, Globals]] = []
-        self._n_copies = 0
-
-    def note_threads(
-        self, memory: GlobalMemory, m: Any, lanes: Any, at: Array, width: int, *, writes: bool
-    ) -> None:
-        """Note accesses of lanes."""
-        order = getattr(m.guard, "order", None)
-        if order is None:
-            self._findings.texts.append("a machine is not watched")
-            return
-        who = order.numbers(lanes) + (order.serial << 32)
-        self._note(memory, at, width, who, writes=writes, strong=m.guard.strong)
-
-    def note_copy(self, transfer: Transfer, *, writes: bool, strong: bool = False) -> None:
-        """Note what a copy reads or writes, each as someone of its own."""
-        inside = transfer.inside
-        at = transfer.addresses if inside is None else transfer.addresses[inside]
-        if at.size:
-            self._n_copies += 1
-            who = np.full(at.size, MANY - self._n_copies)
-            memory = transfer.m.memory.globals
-            self._note(
-                memory, at.reshape(-1), transfer.unit_bytes, who, writes=writes, strong=strong
-            )
-
-    def _note(
-        self, memory: GlobalMemory, at: Array, width: int, who: Array, *, writes: bool, strong: bool
-    ) -> None:
-        allocation = memory.find(int(at.min()))
-        if allocation is None or int(at.max()) + width > allocation.high:
-            self._findings.texts.append("an access of several allocations at once")
-            return
-        bytes_ = self._globals(memory, allocation.low, allocation.high)
-        if bytes_.note(at, width, who, writes=writes, strong=strong):
-            self._findings.texts.append(f"{allocation.name} is shared")
-
-    def _globals(self, memory: GlobalMemory, low: int, high: int) -> Globals:
-        """Return what is known of an allocation in one launch."""
-        for owner, known in self._known:
-            if owner is memory and known.low == low:
-                return known
-        self._known.append((memory, Globals.of(low, high)))
-        return self._known[-1][1]
+        self.order.end(operation)
 
 
 # What else than the guard is told of accesses: methods before which a function is called.
@@ -341,7 +252,7 @@ def _tensor_begin(
     rows, groups, columns = cells
     mask = np.zeros((TENSOR_WORDS // TMEM_COLUMNS, TMEM_COLUMNS), np.bool_)
     mask[groups, columns] = True
-    masks = {int(row): mask.reshape(-1) for row in rows}
+    masks = np.broadcast_to(mask.reshape(-1), (len(rows), TENSOR_WORDS))
     memory._m.guard.order.begin(operation, "tensor", lanes, rows, masks, writes=writes)
 
 
@@ -350,31 +261,57 @@ def _tensor_free(memory: Any, row: int, first: int, columns: int, lanes: Any) ->
     words = groups * TMEM_COLUMNS + np.arange(first, first + columns)
     order = memory._m.guard.order
     who = order.numbers(lanes)[:1]
-    order.access("made", "tensor", who, np.array([row]), words.reshape(1, -1))
+    # Who frees waits for what is done; the fences are for those that go on with it.
+    order.access("made", "tensor", who, np.array([row]), words.reshape(1, -1), fenced=False)
 
 
-def _hooks(sharing: Sharing) -> list[tuple[Any, str, Callable[..., None]]]:
+def _tensor_fence(memory: Any, lanes: Any, *, after: bool) -> None:
+    order = memory._m.guard.order
+    order.threads.fence_tensor(order.numbers(lanes), after=after)
+
+
+class Waits:
+    """Tells an `Order` of groups of operations, and who waits for them."""
+
+    def __init__(self, findings: Findings) -> None:
+        self._findings = findings
+        self._groups: defaultdict[Any, Groups] = defaultdict(Groups)
+
+    def hooks(self) -> Hooks:
+        """Return owners, names of their methods, and what is told before each call."""
+
+        def issue(ledger: Any, entry: Any, owners: Array) -> None:
+            self._groups[ledger].issue(entry.operation, owners)
+
+        def commit(ledger: Any, owners: Array) -> None:
+            self._groups[ledger].commit(owners)
+
+        def due(ledger: Any, owners: Array, keep: int) -> None:
+            for owner, operation in self._groups[ledger].due(owners, keep):
+                self._findings.order.know(self._threads(ledger, owner), operation)
+
+        return [
+            (GroupLedger, "issue", issue),
+            (GroupLedger, "commit", commit),
+            (GroupLedger, "due", due),
+        ]
+
+    def _threads(self, ledger: Any, owner: int) -> Array:
+        """Return the threads that own groups: those of a warp for products, else one."""
+        order = self._findings.order
+        if type(ledger) is not GroupLedger:
+            return order.numbers(Lanes.of(np.array([owner])))
+        row, warp = divmod(owner, -(-order.m.n_threads // WARP))
+        first: int = row * order.m.n_threads + warp * WARP
+        return np.arange(first, first + WARP)
+
+
+def _hooks(findings: Findings) -> Hooks:
     """Return owners, names of their methods, and what is told before each call."""
-
-    def load(memory: Any, m: Any, lanes: Any, at: Array, dtype: Any, count: int) -> None:
-        sharing.note_threads(memory, m, lanes, at, dtype.itemsize * count, writes=False)
-
-    def store(memory: Any, m: Any, lanes: Any, at: Array, values: Array) -> None:
-        width = values.dtype.itemsize * (values.shape[1] if values.ndim > 1 else 1)
-        sharing.note_threads(memory, m, lanes, at, width, writes=True)
 
     def used(m: Any, lanes: Any, action: Any) -> None:
         if m.guard is not None:
             m.guard.order.using = lanes
-
-    def fetched(transfer: Transfer) -> None:
-        sharing.note_copy(transfer, writes=False)
-
-    def written(transfer: Transfer, values: Array) -> None:
-        sharing.note_copy(transfer, writes=True)
-
-    def combined(transfer: Transfer, *_: Any) -> None:
-        sharing.note_copy(transfer, writes=True, strong=True)
 
     return [
         (TensorMemory, "load", _tensor_access("read")),
@@ -382,13 +319,10 @@ def _hooks(sharing: Sharing) -> list[tuple[Any, str, Callable[..., None]]]:
         (TensorMemory, "begin", _tensor_begin),
         (TensorMemory, "end", lambda memory, operation: memory._m.guard.order.end(operation)),
         (TensorMemory, "free", _tensor_free),
-        (GlobalMemory, "load", load),
-        (GlobalMemory, "store", store),
-        (Transfer, "load", fetched),
-        (Transfer, "read_global", fetched),
-        (Transfer, "write_global", written),
-        (Transfer, "combine_global", combined),
+        (TensorMemory, "fence", _tensor_fence),
         (instructions, "use", used),
+        *Sharing(findings).hooks(),
+        *Waits(findings).hooks(),
     ]
 
 
@@ -398,18 +332,13 @@ def unordered(run: Callable[[], str]) -> list[str]:
     watcher = type("Watching", (Watcher,), {"findings": findings})
     with ExitStack() as stack:
         stack.enter_context(patch.object(machine, "SharedGuard", watcher))
-        for owner, name, told in _hooks(Sharing(findings)):
+        for owner, name, told in _hooks(findings):
             replacement = _both(told, getattr(owner, name))
             stack.enter_context(patch.object(owner, name, replacement))
         found = run()
     if found or not findings.machines:
         findings.texts.append(found or "nothing was watched")
     return findings.texts
-
-
-def without(instruction: str, run: Callable[[], str]) -> str:
-    """Return why nothing depends on an instruction that `run` leaves out or changes, or ""."""
-    return ALL_ORDERED if MODELLED.match(instruction) and not unordered(run) else ""
 
 
 def _both(first: Callable[..., Any], second: Callable[..., Any]) -> Callable[..., Any]:
