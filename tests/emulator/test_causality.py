@@ -13,6 +13,7 @@ from astdsl.emulator import DeviceFault, run
 from astdsl.emulator.asynchronous import Completion
 from astdsl.emulator.barrier_ends import BarrierEnds
 from astdsl.emulator.farewells import Farewells
+from astdsl.emulator.overtaken import Overtaken
 from astdsl.emulator.races import SharedRaces
 from astdsl.emulator.tensor_memory import TensorMemory
 from astdsl.emulator.unacquired import Unacquired
@@ -106,7 +107,8 @@ def found(body: str) -> str:
             stack.enter_context(patch.object(SharedRaces, name, nothing))
         for name in ("_order_access", "_check_operation"):
             stack.enter_context(patch.object(TensorMemory, name, nothing))
-        stack.enter_context(patch.object(Farewells, "check", nothing))
+        for watched in (Farewells, Overtaken):
+            stack.enter_context(patch.object(watched, "check", nothing))
         for watched in (BarrierEnds, Unacquired):
             stack.enter_context(patch.object(watched, "of", lambda *_: None))
         return "; ".join(unordered(lambda: trial(body)))
