@@ -2,10 +2,11 @@
 
 Time counts the accesses of the machine.  A warp learns of others when it passes a barrier at which
 they arrived.  The actors of a cluster (or of all blocks, where these meet in global memory) are the
-warps of its blocks, block after block, and last the async proxy: as it is learnt of through waits
-for the groups of each warpgroup, and through mbarriers.  Invariant: `known[b, w, a]` is a time up
-to which everything that actor `a` did is ordered before what warp `w` of block `b` does next; where
-that is not clear it is taken as ordered.
+warps of its blocks, block after block, then groups of blocks that have ended, where these may be
+known, and last the async proxy: as it is learnt of through waits for the groups of each warpgroup,
+and through mbarriers.  Invariant: `known[b, w, a]` is a time up to which everything that actor `a`
+did is ordered before what warp `w` of block `b` does next; where that is not clear it is taken as
+ordered.
 Source: PTX ISA 8.9 "Causality order", 8.9.3 "Synchronizes-with", 8.8 "Release and
 acquire patterns".
 """
@@ -65,14 +66,26 @@ class Clocks:
     """The clocks of a machine's blocks; a stamp packs a time and an actor in one number.
 
     `reach` neighbouring blocks know of each other: those of a cluster, unless told otherwise.
+    Time begins after `start`; `n_ended` groups of blocks have ended before.
     """
 
-    def __init__(self, m: Machine, reach: int | None = None, n_warps: int | None = None) -> None:
+    def __init__(
+        self,
+        m: Machine,
+        reach: int | None = None,
+        n_warps: int | None = None,
+        *,
+        start: int = 0,
+        n_ended: int = 0,
+    ) -> None:
         self._m = m
         self.n_warps = -(-m.n_threads // 32) if n_warps is None else n_warps
-        self._reach = reach = m.launch.cluster_size if reach is None else reach
+        self.reach = reach = m.launch.cluster_size if reach is None else reach
+        self._start = start
         self.n_async = 1 + -(-self.n_warps // _WARPS)
-        self.n_actors = reach * self.n_warps + self.n_async
+        # The first of the groups of blocks that have ended, among the actors.
+        self.first_ended = reach * self.n_warps
+        self.n_actors = self.first_ended + n_ended + self.n_async
         self.known = np.zeros((m.n_blocks, self.n_warps, self.n_actors), np.int32)
         # The number of each block's first warp among the actors.
         self.base = np.arange(m.n_blocks) % reach * self.n_warps
@@ -87,21 +100,21 @@ class Clocks:
     @property
     def now(self) -> int:
         """Return the present time."""
-        return len(self.places) - 1
+        return self._start + len(self.places) - 1
 
     def tick(self, issue: Issue | None = None) -> int:
         """Begin the next moment, at the current instruction, or when what was issued is done."""
         self.places.append(self._m.pc if issue is None else issue)
-        return len(self.places) - 1
+        return self.now
 
     def place_text(self, time: int) -> str:
         """Return where what happened at a time was issued, for reports."""
-        place = self.places[time]
+        place = self.places[time - self._start]
         return place.place if isinstance(place, Issue) else self._m.place_text(place)
 
     def issued(self, time: int, row: int, offset: int | None = None) -> tuple[str, str]:
         """Return what was done at a time, and who issued what reaches a byte of block `row`."""
-        issue = self.places[time]
+        issue = self.places[time - self._start]
         if not isinstance(issue, Issue):
             raise AssertionError("a time at which no asynchronous operation was done")
         return issue.what, issue.text(self._m, row, offset)
@@ -118,7 +131,7 @@ class Clocks:
     def place_of(self, row: int, actor: int) -> str:
         """Return which warp of which block an actor is, for reports of block `row`."""
         rank, warp = divmod(actor, self.n_warps)
-        return self._m.warp_text(row // self._reach * self._reach + rank, warp)
+        return self._m.warp_text(row // self.reach * self.reach + rank, warp)
 
     def mask(self, lanes: Lanes) -> BoolArray:
         """Return which warps, [blocks, warps], some of the lanes belong to."""
@@ -228,8 +241,8 @@ class Clocks:
 class BlockClocks(Clocks):
     """Clocks of whole blocks: what one warp of a block knows, all of them do."""
 
-    def __init__(self, m: Machine) -> None:
-        super().__init__(m, reach=m.n_blocks, n_warps=1)
+    def __init__(self, m: Machine, *, start: int = 0, n_ended: int = 0) -> None:
+        super().__init__(m, reach=m.n_blocks, n_warps=1, start=start, n_ended=n_ended)
 
     def warps(self, lanes: Lanes) -> tuple[Array, Array]:
         """Return the block of every lane, and its one actor."""
@@ -295,6 +308,22 @@ class Channel:
         self._reach(np.array([column]))
         found: Array = self._held[rows, column]
         return found
+
+    def told(self, columns: Array) -> dict[str, Array]:
+        """Return what was given to objects of the first row, [objects, actors], and is relayed."""
+        self._reach(columns)
+        named = {"": self._held, **self._relayed}
+        return {name: held[0, columns] for name, held in named.items()}
+
+    def remember(self, columns: Array, told: dict[str, Array]) -> None:
+        """Give objects of the first row what they have told before, of blocks that have ended."""
+        self._reach(columns)
+        first = self._clocks.first_ended
+        for name, vectors in told.items():
+            held = self._held
+            if name:
+                held = self._relayed.setdefault(name, np.zeros_like(self._held))
+            held[0, columns, first : first + vectors.shape[1]] = vectors
 
     def give_async(self, rows: Array, columns: Array) -> None:
         """Add that the async proxy has come to now: an operation has completed there."""

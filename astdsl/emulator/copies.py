@@ -23,6 +23,7 @@ from astdsl.emulator.scalars import UNSIGNED, all_of, any_of
 
 if TYPE_CHECKING:
     from astdsl.emulator.global_memory import Allocation
+    from astdsl.emulator.global_proxies import Past
     from astdsl.emulator.lanes import Lanes
     from astdsl.emulator.machine import Machine
     from astdsl.emulator.scalars import Array, BoolArray
@@ -99,6 +100,7 @@ class Transfer:
     fill: int = 0
     element_bytes: int = 1
     pc: int = field(init=False)
+    past: Past | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
         self.pc = self.m.pc
@@ -215,8 +217,7 @@ class Transfer:
         """Write the inside units to global memory."""
         if self.inside is not None and not any_of(self.inside):
             return
-        if self.m.memory.globals.races is not None:
-            self.m.memory.globals.races.copy_out(self, values)
+        self._note_write(values)
         if self._is_plain:
             allocation = self._whole_allocation()
             self._require_writable(allocation)
@@ -235,8 +236,7 @@ class Transfer:
         """Combine the inside units, elements of `dtype`, with global memory, box after box."""
         if self.inside is not None and not any_of(self.inside):
             return
-        if self.m.memory.globals.races is not None:
-            self.m.memory.globals.races.copy_out(self, None)
+        self._note_write(None)
         allocation, at = self._global_index()
         self._require_writable(allocation)
         view = allocation.view(self.unit_bytes)[1].view(dtype)
@@ -244,6 +244,11 @@ class Transfer:
             chosen = slice(None) if self.inside is None else self.inside[k]
             where = at[k][chosen]
             view[where] = combine(view[where], values[k].view(dtype)[chosen]).astype(dtype)
+
+    def _note_write(self, values: Array | None) -> None:
+        """Check what the copy writes, or without values combines, against other accesses."""
+        if self.past is not None and self.m.memory.globals.races is not None:
+            self.m.memory.globals.races.copy_out(self, self.past, values)
 
     def _require_writable(self, allocation: Allocation) -> None:
         """Fault if the copy writes memory that the launch may only read."""
@@ -404,6 +409,8 @@ class BulkStore:
         m = transfer.m
         if m.guard is not None:
             m.guard.begin_read(self.operation, transfer.lanes, transfer.chunks())
+        if m.memory.globals.races is not None:
+            transfer.past = m.memory.globals.races.proxies.past()
 
     @property
     def done(self) -> bool:

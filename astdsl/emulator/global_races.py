@@ -3,7 +3,7 @@
 Every access is stamped with its time, block and warp, by granules as wide as the narrowest access
 of the allocation.  Where blocks cannot wait for each other (no atomics, no loads that acquire),
 accesses of two clusters are never ordered; elsewhere barriers, releases and acquires at one word
-and fences order blocks that run at the same time, and those that do not count as ordered.
+and fences order blocks, whether they run at the same time or not.
 Invariant: an access is reported only if nothing leads from the other to it.  Strong accesses and
 reductions do not race with each other (PTX ISA 8.7), nor do stores of what is there already.
 Reads that come before the first write of an allocation are kept, as many as fit into `LOG_BYTES`.
@@ -13,14 +13,16 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import deque
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from astdsl.emulator.clocks import BlockClocks, Clocks
+from astdsl.emulator.ended_blocks import EndedBlocks
+from astdsl.emulator.global_accesses import Access, Read, elements, of_copy
+from astdsl.emulator.global_proxies import GlobalProxies, Past
 from astdsl.emulator.issues import Issue
-from astdsl.emulator.scalars import UNSIGNED
+from astdsl.emulator.ledger import Ledger
 from astdsl.emulator.stamps import (
     BLOCK_SHIFT,
     BY_COPY,
@@ -34,8 +36,6 @@ from astdsl.emulator.stamps import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from astdsl.emulator.copies import Transfer
     from astdsl.emulator.global_memory import Allocation
     from astdsl.emulator.lanes import Lanes
@@ -48,9 +48,10 @@ __all__ = ["GlobalRaces"]
 MOST_ACTORS = 2048
 BUDGET_BYTES = 1 << 28
 LOG_BYTES = 1 << 26
-_WORD_BYTES = 8
 # What a read in the log takes, in units of its addresses: they and who read, at most.
 _LOGGED = 2
+# Of a stamp: its block and warp.
+_MAKER = (1 << TIME_SHIFT) - 1 & ~BY_COPY
 _APART = (
     "the blocks of a launch run in any order: make two launches of it, or let one block wait for "
     "the other by a release and an acquire at one word"
@@ -58,6 +59,11 @@ _APART = (
 _ORDER = (
     "put a barrier between them, or release and acquire at one word: st.release and ld.acquire, or "
     "an atomic with a fence before it and one after it"
+)
+
+_WAIT = (
+    "let the thread that issues the copy wait for its group (`cp.async.bulk.wait_group`, without "
+    "`.read`), and order what comes after that"
 )
 
 
@@ -70,45 +76,11 @@ class _Epoch(NamedTuple):
     places: list[int | Issue]
 
 
-class _Read(NamedTuple):
-    """A read that may matter once something writes there."""
-
-    addresses: Array
-    width: int
-    made: Array
-    strong: bool
-
-
-@dataclass(slots=True)
-class _Access:
-    """Accesses of `width` bytes at addresses [n], by the lanes number `lanes` of `m`."""
-
-    m: Machine
-    allocation: Allocation
-    addresses: Array
-    width: int
-    lanes: Array
-    who: Array
-    strong: bool = False
-    by_copy: bool = False
-    values: Array | None = None
-
-    def changes(self) -> BoolArray:
-        """Say which of the lanes store something else than is there; all, of what combines."""
-        if self.values is None:
-            return np.ones(len(self.addresses), np.bool_)
-        start, view = self.allocation.view(self.width)
-        old = view[(self.addresses - start) // self.width]
-        differs: BoolArray = _elements(old, self.width) != _elements(self.values, self.width)
-        if differs.ndim > 1:
-            differs = np.logical_or.reduce(differs, axis=1)
-        return differs
-
-
 class GlobalRaces:
     """Stamps of the accesses of a launch; machine after machine runs its blocks."""
 
     clocks: Clocks
+    proxies: GlobalProxies
 
     def __init__(self, *, exclusive: bool = False, crew_threads: int = 0) -> None:
         """Make it; with `exclusive` no two clusters may store in one place, nor two crews."""
@@ -116,14 +88,21 @@ class GlobalRaces:
         self._crew_warps = crew_threads // 32
         self._epochs: list[_Epoch] = []
         self._alone = True
+        self._ended: EndedBlocks | None = None
+        self._ledger: Ledger | None = None
         self._stamps: dict[tuple[int, bool], Stamps] = {}
         # Allocations that are too large for the budget are not looked at.
         self._lost: set[int] = set()
-        self._log: dict[int, deque[_Read]] = {}
+        self._log: dict[int, deque[Read]] = {}
         self._logged_bytes = 0
+        self._rules = (
+            (self._in_flight, self._collision),
+            (self._unordered, self._race),
+            (self._unshown, self._hidden),
+        )
 
-    def begin(self, m: Machine, clocks: Clocks) -> Clocks | None:
-        """Begin a machine, whose clusters have `clocks`; return those that all its blocks need."""
+    def begin(self, m: Machine, clocks: Clocks) -> Ledger | None:
+        """Begin a machine, whose clusters have `clocks`; return by what all its blocks learn."""
         first_block = first_time = 0
         if self._epochs:
             last = self._epochs[-1]
@@ -133,17 +112,37 @@ class GlobalRaces:
         # Warps that nothing of the program could ever order are not told of it.
         self._within = not self._alone or self._exclusive or m.launch.fences.barriers
         self._size = m.launch.cluster_size
-        self._reach = self._size
         self.clocks = clocks
+        # What the clocks take for the beginning of time.
+        self._zero = first_time
         if not self._alone:
-            self._reach = m.n_blocks
-            few = m.n_blocks * -(-m.n_threads // 32) < MOST_ACTORS
-            self.clocks = Clocks(m, reach=m.n_blocks) if few else BlockClocks(m)
+            self._zero = 0
+            self._ledger = self._meeting(m, first_time)
+            self.clocks = self._ledger.clocks
+        self.proxies = GlobalProxies(m, self.clocks)
+        if self._ended is not None and self._ended.n_groups:
+            self.proxies.remember(self._ended.covered)
         index, places = m.launch.index, self.clocks.places
         self._epochs.append(_Epoch(first_block, first_time, index, places))
         warps = m.thread_of.astype(np.int64) >> 5
         self._who = (m.block_of + first_block) << BLOCK_SHIFT | warps
-        return None if self._alone else self.clocks
+        return self._ledger
+
+    def _meeting(self, m: Machine, first_time: int) -> Ledger:
+        """Return what the blocks of a machine learn by, which know what those before have left."""
+        if self._ended is None:
+            x, y, z = m.launch.grid
+            self._ended = EndedBlocks(x * y * z)
+        if self._ledger is not None:
+            self._ended.end(self._ledger, self.proxies.covered)
+        n_ended = self._ended.n_groups
+        if m.n_blocks * -(-m.n_threads // 32) < MOST_ACTORS:
+            clocks = Clocks(m, reach=m.n_blocks, start=first_time, n_ended=n_ended)
+        else:
+            clocks = BlockClocks(m, start=first_time, n_ended=n_ended)
+        ledger = Ledger(m, clocks)
+        self._ended.begin(ledger)
+        return ledger
 
     # What accesses do.
 
@@ -161,21 +160,23 @@ class GlobalRaces:
         """Check and note a write of each lane's row of values."""
         width = values.dtype.itemsize * (values.shape[1] if values.ndim == 2 else 1)
         access = self._access(m, lanes, allocation, addresses, width)
-        access.values = values
+        access.values, access.writes = values, True
         self._write(access)
 
     def copy_in(self, transfer: Transfer) -> None:
         """Check and note what an asynchronous copy that is issued will read."""
-        for access in self._of_copy(transfer):
+        for access in of_copy(transfer, self._who | BY_COPY, self.proxies.past()):
             if not access.allocation.read_only:
                 self._read(access)
 
-    def copy_out(self, transfer: Transfer, values: Array | None) -> None:
-        """Check and note what an asynchronous copy writes; without values, what it combines."""
+    def copy_out(self, transfer: Transfer, past: Past, values: Array | None) -> None:
+        """Check and note what an asynchronous copy writes; without values, what it combines.
+
+        `past` is what was so when it was issued.
+        """
         here, transfer.m.pc = transfer.m.pc, transfer.pc
-        for access in self._of_copy(transfer):
-            access.by_copy = False
-            access.strong = values is None
+        for access in of_copy(transfer, self._who | BY_COPY, past):
+            access.strong, access.writes = values is None, True
             if values is not None:
                 inside = transfer.inside
                 access.values = (values if inside is None else values[inside]).reshape(-1)
@@ -184,44 +185,28 @@ class GlobalRaces:
 
     def _access(
         self, m: Machine, lanes: Lanes, allocation: Allocation, addresses: Array, width: int
-    ) -> _Access:
+    ) -> Access:
         strong = m.guard is not None and m.guard.strong
         who = self._who[lanes.sel]
-        return _Access(m, allocation, addresses, width, lanes.index, who, strong)
-
-    def _of_copy(self, transfer: Transfer) -> Iterator[_Access]:
-        """Yield the units of a copy that lie inside, by one lane each; none if none does."""
-        addresses, inside = transfer.addresses, transfer.inside
-        lanes = np.broadcast_to(transfer.lanes.index[:, None], addresses.shape)
-        chosen: Any = slice(None) if inside is None else inside
-        places = addresses[chosen].reshape(-1)
-        if not len(places):
-            return
-        allocation = transfer.m.memory.globals.find(int(places[0]))
-        if allocation is not None and int(places.max()) < allocation.high:
-            by = lanes[chosen].reshape(-1)
-            unit_bytes = transfer.unit_bytes
-            yield _Access(
-                transfer.m, allocation, places, unit_bytes, by, self._who[by], by_copy=True
-            )
+        return Access(m, allocation, addresses, width, lanes.index, who, strong)
 
     # Checks.
 
-    def _read(self, access: _Access) -> None:
+    def _read(self, access: Access) -> None:
         low = access.allocation.low
         for each in self._others(access):
             self._check(access, each, (WRITTEN,))
         # Who waits for a copy knows of its bytes, and not of the warp that issued it.
-        if low in self._lost or (access.by_copy and not self._alone):
+        if low in self._lost or (access.past is not None and not self._alone):
             return
         made = access.who | self._tick() << TIME_SHIFT
-        read = _Read(access.addresses, access.width, made, access.strong)
+        read = Read(access.addresses, access.width, made, access.strong)
         if any((low, strong) in self._stamps for strong in (False, True)):
             self._note_read(access.allocation, read)
         else:
             self._keep(low, read)
 
-    def _write(self, access: _Access) -> None:
+    def _write(self, access: Access) -> None:
         if access.allocation.low in self._lost:
             return
         for read in self._log.pop(access.allocation.low, ()):
@@ -232,50 +217,109 @@ class GlobalRaces:
         for each in self._others(access):
             self._check(access, each, (READ, ELSEWHERE, WRITTEN), changes)
         if changes is not None and self._alone and not changes.all():
-            access = _some(access, changes)
+            access = access.some(changes)
         if len(access.addresses):
             self._note_write(access)
 
-    def _others(self, access: _Access) -> list[Stamps]:
+    def _others(self, access: Access) -> list[Stamps]:
         """Return the stamps of what an access may race with."""
         kinds = (False,) if access.strong else (False, True)
         found = (self._stamps.get((access.allocation.low, kind)) for kind in kinds)
         return [stamps for stamps in found if stamps is not None]
 
     def _check(
-        self, access: _Access, stamps: Stamps, kinds: tuple[int, ...],
+        self, access: Access, stamps: Stamps, kinds: tuple[int, ...],
         only: BoolArray | None = None,
     ) -> None:  # fmt: skip
         kinds = tuple(kind for kind in kinds if kind in stamps.kinds)
         at = stamps.places(access.addresses, access.width) if kinds else None
         for kind in kinds:
             found = stamps.kinds[kind][at]
-            # Mostly nobody has been there, or the same warp.
-            if not found.any() or not (_who(found) ^ access.who[:, None]).any():
+            if at is None or not found.any():
                 continue
-            bad = self._unordered(found, access)
-            if kind == WRITTEN and self._exclusive and self._alone and access.values is not None:
-                bad |= (found > 0) & (self._owner(found) != self._owner(access.who)[:, None])
-            if only is not None:
-                bad &= only[:, None]
-            if at is not None and bad.any():
-                lane, k = (int(i) for i in np.unravel_index(int(np.argmax(bad)), bad.shape))
-                address = stamps.address(int(at[lane, k]))
-                raise self._race(access, lane, address, int(found[lane, k]), kind)
+            for judge, report in self._rules:
+                bad = judge(access, found, kind)
+                if bad is not None and only is not None:
+                    bad &= only[:, None]
+                if bad is not None and bad.any():
+                    lane, k = (int(i) for i in np.unravel_index(int(np.argmax(bad)), bad.shape))
+                    address = stamps.address(int(at[lane, k]))
+                    raise report(access, lane, address, int(found[lane, k]), kind)
 
-    def _unordered(self, found: Array, access: _Access) -> BoolArray:
+    def _unordered(self, access: Access, found: Array, kind: int) -> BoolArray | None:
         """Say which stamps, [n, k], nothing orders before what lanes do now."""
-        clocks, epoch, reach, m = self.clocks, self._epochs[-1], self._reach, access.m
+        # Mostly only the same warp has been there.
+        if not ((found ^ access.who[:, None]) & _MAKER).any():
+            return None
+        clocks, m = self.clocks, access.m
         rows = m.block_of[access.lanes]
-        local = block_of(found) - (epoch.first_block + rows // reach * reach)[:, None]
-        inside = (local >= 0) & (local < reach)
+        actors, ended = self._actors(found, rows)
         mine = np.minimum(m.thread_of[access.lanes] >> 5, clocks.n_warps - 1)
-        warps = np.minimum(warp_of(found), clocks.n_warps - 1)
-        actors = np.where(inside, local * clocks.n_warps + warps, 0)
         known = clocks.known[rows[:, None], mine[:, None], actors]
-        late: BoolArray = (found >> TIME_SHIFT) - epoch.first_time > known
-        late &= inside & ((found & BY_COPY) == 0) & self._within
-        return late | (~inside & (found > 0)) if self._alone else late
+        late: BoolArray = (found >> TIME_SHIFT) - self._zero > known
+        if kind != WRITTEN:
+            # Who waits for a copy knows of its bytes, and not of the warp that issued it.
+            late &= (found & BY_COPY) == 0
+        if self._ended is None:
+            late &= ~ended & self._within
+            late |= ended & (found > 0)
+            if kind == WRITTEN and self._exclusive and access.values is not None:
+                late |= (found > 0) & (self._owner(found) != self._owner(access.who)[:, None])
+        elif self._ended.are_known:
+            late &= ~ended
+        elif not self._ended.n_groups:
+            late |= ended & (found > 0)
+        return late
+
+    def _in_flight(self, access: Access, found: Array, kind: int) -> BoolArray | None:
+        """Say which stamps, [n, k], are of what a copy still wrote, or came while this one did."""
+        past = access.past if access.writes else None
+        by_copy = (found & BY_COPY) != 0
+        written_by_copy = kind == WRITTEN and bool(by_copy.any())
+        if past is None and not written_by_copy:
+            return None
+        bad = np.zeros(found.shape, np.bool_)
+        times = (found >> TIME_SHIFT) - self._zero
+        if written_by_copy:
+            rows = block_of(found) - self._epochs[-1].first_block
+            awaited = self.proxies.awaited if past is None else past.awaited
+            bad = by_copy & (rows >= 0) & (times > awaited[np.maximum(rows, 0), warp_of(found)])
+        if past is not None:
+            # Others than who issued both are ordered after the wait for what they wrote.
+            bad &= ((found ^ access.who[:, None]) & _MAKER) == 0
+            bad |= (times > past.time) & ~(by_copy & (kind == WRITTEN))
+        return bad
+
+    def _unshown(self, access: Access, found: Array, kind: int) -> BoolArray | None:
+        """Say which stamps, [n, k], are of ordinary writes that a copy is not shown by a fence."""
+        past = access.past
+        if past is None or kind != WRITTEN:
+            return None
+        rows = access.m.block_of[access.lanes]
+        actors, ended = self._actors(found, rows)
+        covered = past.covered[rows[:, None] // self.clocks.reach, actors]
+        late: BoolArray = (found >> TIME_SHIFT) - self._zero > covered
+        late &= (found & BY_COPY) == 0
+        if self._ended is not None and not self._ended.n_groups:
+            late &= ~ended
+        return late
+
+    def _actors(self, found: Array, rows: Array) -> tuple[Array, BoolArray]:
+        """Return who made stamps, for blocks `rows`, and which of them are of other blocks.
+
+        Those are the blocks of other clusters, or what has ended before, which is an actor where
+        something tells of it.
+        """
+        clocks, first = self.clocks, self._epochs[-1].first_block
+        reach = clocks.reach
+        blocks = block_of(found)
+        local = blocks - (first + rows // reach * reach)[:, None]
+        outside: BoolArray = (local < 0) | (local >= reach)
+        warps = np.minimum(warp_of(found), clocks.n_warps - 1)
+        others: Any = 0
+        if self._ended is not None and self._ended.n_groups:
+            others = clocks.first_ended + self._ended.groups(blocks)
+        return np.where(outside, others, local * clocks.n_warps + warps), outside
 
     def _owner(self, stamps: Array) -> Array:
         """Return a number for what a warp stores for: its cluster, or a part of its block."""
@@ -291,9 +335,9 @@ class GlobalRaces:
     # Notes.
 
     def _tick(self) -> int:
-        return self._epochs[-1].first_time + self.clocks.tick()
+        return self._zero + self.clocks.tick()
 
-    def _keep(self, low: int, read: _Read) -> None:
+    def _keep(self, low: int, read: Read) -> None:
         """Keep a read of what nothing has written yet; it may be that nothing ever does."""
         kept = self._log.setdefault(low, deque())
         kept.append(read)
@@ -301,13 +345,13 @@ class GlobalRaces:
         while self._logged_bytes > LOG_BYTES and len(kept) > 1:
             self._logged_bytes -= _LOGGED * kept.popleft().addresses.nbytes
 
-    def _note_read(self, allocation: Allocation, read: _Read) -> None:
+    def _note_read(self, allocation: Allocation, read: Read) -> None:
         stamps = self._of(allocation, read.strong, read.width)
         if stamps is not None:
             at = stamps.places(read.addresses, read.width)
             stamps.note_read(at, read.made, self._cluster)
 
-    def _note_write(self, access: _Access) -> None:
+    def _note_write(self, access: Access) -> None:
         stamps = self._of(access.allocation, access.strong, access.width)
         if stamps is None:
             return
@@ -317,12 +361,12 @@ class GlobalRaces:
         if not access.strong:
             self._check_together(access, made, won)
 
-    def _check_together(self, access: _Access, made: Array, won: Array) -> None:
+    def _check_together(self, access: Access, made: Array, won: Array) -> None:
         """Fault if two warps, or owners, have written one place by the same instruction."""
         if access.values is None:
             raise AssertionError("a weak write without values")
         exclusive = self._exclusive and self._alone
-        owner = self._owner if exclusive or not self._within else _who
+        owner = self._owner if exclusive or not self._within else _maker
         if not (won != made[:, None]).any():
             return
         lost = np.flatnonzero((owner(won) != owner(made)[:, None]).any(axis=1))
@@ -330,7 +374,7 @@ class GlobalRaces:
         at = np.searchsorted(reached, access.addresses[lost])
         winners = len(made) - 1 - last[at]
         if not exclusive:
-            values = _elements(access.values, access.width)
+            values = elements(access.values, access.width)
             differs = values[lost] != values[winners]
             keep = differs if differs.ndim == 1 else differs.any(axis=1)
             lost, winners = lost[keep], winners[keep]
@@ -355,15 +399,18 @@ class GlobalRaces:
 
     # Reports.
 
-    def _race(self, access: _Access, lane: int, address: int, other: int, kind: int) -> Exception:
-        m = access.m
-        block, warp = int(block_of(other)), int(warp_of(other))
+    def _culprit(self, access: Access, other: int) -> tuple[str, str]:
+        """Return who made a stamp, and where."""
+        block = int(block_of(other))
         at = bisect_right(self._epochs, block, key=lambda e: e.first_block) - 1
         epoch = self._epochs[at]
         index = tuple(int(axis[block - epoch.first_block]) for axis in epoch.axes)
         place = epoch.places[(other >> TIME_SHIFT) - epoch.first_time]
-        where = place.place if isinstance(place, Issue) else m.place_text(place)
-        who = f"warp {warp} of block {index}"
+        where = place.place if isinstance(place, Issue) else access.m.place_text(place)
+        return f"warp {int(warp_of(other))} of block {index}", where
+
+    def _race(self, access: Access, lane: int, address: int, other: int, kind: int) -> Exception:
+        m, (who, where) = access.m, self._culprit(access, other)
         what = f"global memory at {address:#x} in {access.allocation.name}"
         number = int(access.lanes[lane])
         exclusive = self._exclusive and self._alone and access.values is not None
@@ -379,24 +426,36 @@ class GlobalRaces:
             help=_APART if apart else _ORDER,
         )
 
+    def _collision(
+        self, access: Access, lane: int, address: int, other: int, kind: int
+    ) -> Exception:
+        """Return the fault of who comes to what a copy is still writing."""
+        what = f"global memory at {address:#x} in {access.allocation.name}"
+        who, where = self._culprit(access, other)
+        if access.past is not None and not (kind == WRITTEN and other & BY_COPY):
+            verb = "written" if kind == WRITTEN else "read"
+            text = f"{what} is {verb} by {who} ({where}) while the {access.what} still writes it"
+        else:
+            verb = "written" if access.writes else "read"
+            text = f"{what} is {verb} while a copy of {who} ({where}) still writes it"
+        code = "E250" if access.past is None else "E251"
+        return access.m.fault(code, text, int(access.lanes[lane]), help=_WAIT)
 
-def _who(stamps: Array) -> Array:
-    """Return who made stamps, whenever that was."""
-    who: Array = stamps & ((1 << TIME_SHIFT) - 1)
-    return who
+    def _hidden(self, access: Access, lane: int, address: int, other: int, kind: int) -> Exception:
+        """Return the fault of a copy that does not see an ordinary write."""
+        who, where = self._culprit(access, other)
+        verb = "overwrites" if access.writes else "reads"
+        return access.m.fault(
+            "E252",
+            f"the {access.what} {verb} global memory at {address:#x} in {access.allocation.name} "
+            f"after an ordinary store by {who} ({where}) without fence.proxy.async between them",
+            int(access.lanes[lane]),
+            help="execute `fence.proxy.async.global` after the store and before what orders the "
+            "copy after it, or after that and before the copy",
+        )
 
 
-def _elements(values: Array, width: int) -> Array:
-    """Return what lanes hold, `width` bytes each, as integers [n], or [n, words] of wide ones."""
-    plain = np.ascontiguousarray(values)
-    if width > _WORD_BYTES:
-        return plain.view(np.uint64).reshape(-1, width // _WORD_BYTES)
-    return plain.reshape(-1).view(UNSIGNED[8 * width])
-
-
-def _some(access: _Access, mask: BoolArray) -> _Access:
-    values = None if access.values is None else access.values[mask]
-    return _Access(
-        access.m, access.allocation, access.addresses[mask], access.width, access.lanes[mask],
-        access.who[mask], access.strong, access.by_copy, values,
-    )  # fmt: skip
+def _maker(stamps: Array) -> Array:
+    """Return which warps made stamps, whenever that was, themselves or by a copy."""
+    maker: Array = stamps & _MAKER
+    return maker

@@ -91,7 +91,7 @@ class SharedGuard:
         races = m.memory.globals.races
         wider = None if races is None else races.begin(m, self.clocks)
         if wider is not None:
-            self._ledgers.append(Ledger(m, wider))
+            self._ledgers.append(wider)
         self._farewells = Farewells(m, self.clocks) if m.launch.cluster_size > 1 else None
         self._phases = BarrierPhases(m, self.clocks)
         self._ends = BarrierEnds.of(m, self.clocks)

@@ -49,8 +49,6 @@ class Ledger:
         self._words = Channel(clocks, 1)
         self._columns: dict[int, int] = {}
         self._n_blocks, self._size = m.n_blocks, m.launch.cluster_size
-        # Blocks that do not know of each other by these clocks use words of their own.
-        self._reach = (clocks.n_actors - clocks.n_async) // clocks.n_warps
 
     def give(self, who: Who, keys: Array, strength: Strength) -> None:
         """Note that warps write words (`word_keys`) which others may wait for."""
@@ -69,14 +67,34 @@ class Ledger:
             relaxed = None if strength.acquires else scope
             self._words.take(who, columns * 0, columns, relaxed=relaxed)
 
+    def told(self) -> tuple[list[int], dict[str, Array]]:
+        """Return the words of global memory that tell all blocks something, and what they tell."""
+        reached = {key: column for key, column in self._columns.items() if key < int(_SHARED)}
+        if not reached:
+            return [], {}
+        told = self._words.told(np.array([*reached.values()], np.int64))
+        some = np.logical_or.reduce([each.any(axis=1) for each in told.values()])
+        keys = [key for key, tells in zip(reached, some.tolist(), strict=True) if tells]
+        return keys, {name: each[some] for name, each in told.items()}
+
+    def remember(self, keys: list[int], told: dict[str, Array]) -> None:
+        """Let words tell what they told of blocks that have ended; none is known here yet."""
+        self._columns = {key: column for column, key in enumerate(keys)}
+        if keys:
+            self._words.remember(np.arange(len(keys)), told)
+
     def _grouped(self, keys: Array, rows: Array, scope: int) -> Array:
-        """Return keys of words as a scope's group of threads sees them."""
+        """Return keys of words as a scope's group of threads sees them.
+
+        Those of all blocks are the words' own.
+        """
         if scope == 0:
-            group = 1 + rows
+            group = self._n_blocks + rows
         elif scope == 1:
-            group = 1 + self._n_blocks + rows // self._size
+            group = 2 * self._n_blocks + rows // self._size
         else:
-            group = 1 + 2 * self._n_blocks + rows // self._reach
+            # Blocks that do not know of each other by these clocks use words of their own.
+            group = rows // self.clocks.reach
         grouped: Array = keys | group.astype(np.uint64) << _GROUP_SHIFT
         return grouped
 

@@ -232,3 +232,49 @@ def test_the_last_block_may_read_what_all_have_released(
 def test_the_last_block_needs_fences(before: str, after: str, grid: int, threads: int) -> None:
     fault_of_last = faulting(last_block)
     assert "st.release and ld.acquire" in fault_of_last("E232", before, after, grid, threads)
+
+
+# The last block reads what the first has written, which ended before it began: of blocks of one
+# warp 1024 run at a time.
+LATE = """
+  @%p2 st.global.u32 [%d0], %r4;
+  {before} @%p2 {release} [%d0+{flag}], 1;
+  setp.eq.u32 %p4, %r1, LAST; @!%p4 bra DONE;
+WAIT:
+  {acquire} %r5, [%d0+{flag}]; setp.eq.u32 %p5, %r5, 0; @%p5 bra WAIT;
+  {after} ld.global.u32 %r6, [%d0]; DONE:
+"""
+STRONG = ("st.release.gpu.global.u32", "ld.acquire.gpu.global.u32")
+RELAXED = ("st.relaxed.gpu.global.u32", "ld.relaxed.gpu.global.u32")
+
+
+def late(words: tuple[str, str], before: str = "", after: str = "", grid: int = 1200) -> Any:
+    """Let the last block read what the first has written."""
+    release, acquire = words
+    body = LATE.format(
+        release=release, acquire=acquire, before=before, after=after, flag=4 * 32 * grid
+    ).replace("LAST", str(grid - 1))
+    return launch(body, grid=grid, threads=32)
+
+
+late_fault = faulting(late)
+
+
+@pytest.mark.parametrize("grid", [1500, 3000])
+def test_blocks_of_another_batch_are_ordered_by_releases_and_acquires(grid: int) -> None:
+    late(STRONG, grid=grid)
+    late(RELAXED, MEMBAR, MEMBAR, grid=grid)
+
+
+@pytest.mark.parametrize(
+    ("words", "before", "after"),
+    [
+        (RELAXED, MEMBAR, ""), (RELAXED, "", MEMBAR), ((STRONG[0], RELAXED[1]), "", ""),
+        ((RELAXED[0], STRONG[1]), "", ""), (("st.release.cluster.global.u32", STRONG[1]), "", ""),
+        (RELAXED, "membar.cta;", MEMBAR),
+    ],
+)  # fmt: skip
+def test_what_a_batch_before_has_not_released_is_a_race(
+    words: tuple[str, str], before: str, after: str
+) -> None:
+    assert "block (0, 0, 0) writes it" in late_fault("E232", words, before, after)

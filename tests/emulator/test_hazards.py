@@ -45,6 +45,13 @@ STORE = f"""
   cp.async.bulk.commit_group;
 """
 FENCE = "fence.proxy.async.shared::cta;"
+OWN = "mul.wide.u32 %d1, %r0, 4; add.u64 %d2, %d0, %d1;"
+COPY_OUT = f"""
+  st.shared.b32 [%r4], %r0; {FENCE} bar.sync 0;
+  .loc 1 8 1
+  @%p0 cp.async.bulk.global.shared::cta.bulk_group [%d0], [%r1], 256;
+  cp.async.bulk.commit_group;
+"""
 WAIT = wait("%r2", 0)
 READ = ".loc 1 7 1\n ld.shared.b32 %r6, [%r4]; st.global.b32 [%d0], %r6;"
 # Each lane stores, or loads, a word of another warp.
@@ -82,6 +89,15 @@ HAZARDS = {
     "divided-warp": "@%p0 bra A; bar.sync 1; bra B; A: bar.sync 1; B:",
     "race-between-lanes": "st.shared.b32 [%r4], %r0; xor.b32 %r5, %r3, 4; add.u32 %r5, %r1, %r5;"
     ".loc 1 8 1\n ld.shared.b32 %r6, [%r5];",
+    "missing-proxy-fence-of-global-memory": BARRIER + OWN + """
+      .loc 1 8 1
+      st.global.b32 [%d2], %r0; bar.sync 0;
+      @%p0 mbarrier.arrive.expect_tx.shared::cta.b64 _, [%r2], 256;
+      .loc 1 9 1
+      @%p0 cp.async.bulk.shared::cta.global.mbarrier::complete_tx::bytes [%r1], [%d0], 256, [%r2];
+      """ + WAIT,
+    "copy-to-global-memory-not-awaited": COPY_OUT + "cp.async.bulk.wait_group.read 0;"
+    ".loc 1 9 1\n @%p0 ld.global.b32 %r6, [%d0];",
     "race-in-global-memory": "@%p0 st.global.b32 [%d0], %r0; bar.sync 0;"
     "@%p0 st.global.b32 [%d0], 5; .loc 1 8 1\n ld.global.b32 %r6, [%d0];"
     "red.global.add.u32 [%d0+8], 1;",

@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 Place = Callable[["Machine", "Lanes"], "tuple[Array, Array]"]
 _SPACES = ("shared", "shared::cta", "shared::cluster")
+# Of shared memory, as fences between proxies name it.
+_FENCED_SPACES = (*_SPACES, "sync_restrict::shared::cta", "sync_restrict::shared::cluster")
 _ORDERS = ("release", "acquire", "relaxed", "cta", "cluster", *_SPACES)
 
 
@@ -333,14 +335,19 @@ def prepare_init_fence(ops: Operands) -> Execute:
 def prepare_proxy_fence(ops: Operands) -> Execute:
     """`fence.proxy.async{.space}`: ordinary accesses before it, asynchronous ones after it.
 
-    The forms of one direction, `.async::generic.{acquire,release}.sync_restrict::...`, count as
-    the fence of both.
+    Without a space it is of both. The forms of one direction, `.async::generic.{acquire,release}`
+    of shared memory, count as the fence of both.
     """
     ops.allow("proxy", "async", "async::generic", "global", "acquire", "release", "cluster",
-              "sync_restrict::shared::cta", "sync_restrict::shared::cluster", *_SPACES)  # fmt: skip
+              *_FENCED_SPACES)  # fmt: skip
+
+    of_shared = not ops.has("global")
+    of_global = not any(ops.has(space) for space in _FENCED_SPACES)
 
     def execute(m: Machine, lanes: Lanes) -> None:
-        if m.guard is not None and not ops.has("global"):
+        if m.guard is not None and of_shared:
             m.guard.fence(lanes)
+        if m.memory.globals.races is not None and of_global:
+            m.memory.globals.races.proxies.fence(lanes)
 
     return execute

@@ -295,13 +295,16 @@ def prepare_wait(ops: Operands) -> Execute:
     ops.allow("async", "bulk", "wait_group", "read")
     if not isinstance(ops.args[0], Immediate):
         raise ops.refuse("the number of groups must be a constant")
-    keep, finish = ops.args[0].value, _finish_read if ops.has("read") else _finish
+    reads = ops.has("read")
+    keep, finish = ops.args[0].value, _finish_read if reads else _finish
 
     def execute(m: Machine, lanes: Lanes) -> None:
         for store in m.state(_Stores).due(lanes.index, keep):
             finish(m, store)
         if m.guard is not None:
             m.guard.clocks.know_async(lanes)
+        if m.memory.globals.races is not None and not reads:
+            m.memory.globals.races.proxies.wait(lanes)
 
     return execute
 
