@@ -15,6 +15,7 @@ import numpy as np
 
 from astdsl.emulator.asynchronous import Asynchronous, Completion
 from astdsl.emulator.barriers import BlockBarriers
+from astdsl.emulator.deadlock import deadlock
 from astdsl.emulator.faults import DeviceFault
 from astdsl.emulator.guard import SharedGuard
 from astdsl.emulator.in_flight import RegistersInFlight
@@ -109,7 +110,8 @@ class Launch:
         return self.cluster[0] * self.cluster[1] * self.cluster[2]
 
 
-MAX_POLLS = 100_000
+# Scheduling rounds after which a thread that polls no longer lets every other go first.
+POLITENESS = 256
 
 
 class Machine:
@@ -146,7 +148,6 @@ class Machine:
         self.clock = 0
         self.wake = False
         self.polling = False
-        self.polls = 0
         self.group = Group(program.entry, Lanes.span(0, self.n_lanes))
         self._choose = chooser(launch.order)
         self._watch = Watch()
@@ -231,13 +232,9 @@ class Machine:
         """Yield where lanes are blocked, and which."""
         yield from ((group.pc, group.lanes) for group in self._blocked)
 
-    def give_way(self, lanes: Lanes) -> None:
-        """Let every other group and a pending operation go first: the lanes are polling."""
+    def give_way(self) -> None:
+        """Let every other group and a pending operation go first: this one is polling."""
         self.polling = True
-        self.polls += 1
-        if self.polls > MAX_POLLS:
-            text = f"polled {MAX_POLLS} times while nothing else could happen"
-            raise self.fault("E210", text, int(lanes.index[0]))
 
     def end(self, lanes: Lanes) -> None:
         """End lanes; barriers no longer wait for them."""
@@ -292,13 +289,18 @@ class Machine:
                 self._resume()
                 if self._ready:
                     break
-                raise self._deadlock()
+                raise deadlock(self, self._blocked)
             self._resume()
         ready = self._ready
-        self._watch.tick(self, ready)
+        self._watch.tick(self, ready, self._blocked)
         if len(ready) == 1 and not ready[0].polling:
             return ready.pop()
         eager = [group for group in ready if not group.polling]
+        if eager and len(eager) < len(ready):
+            # Those that spin on memory never poll; what they wait for may come from one who does.
+            for group in ready:
+                group.waited += group.polling
+                group.polling = group.polling and group.waited < POLITENESS
         if not eager:
             return self._next_of_polling()
         best = eager[self._choose(eager)]
@@ -316,8 +318,7 @@ class Machine:
 
     def _next_of_polling(self) -> Group:
         """Everyone polls: let something happen, then take the one that has waited longest."""
-        if self.asynchronous.complete_one():
-            self.polls = 0
+        self.asynchronous.complete_one()
         for group in self._ready:
             group.polling = False
         self._resume()
@@ -376,7 +377,6 @@ class Machine:
     def _resume(self) -> None:
         """Let blocked lanes go on whose condition has come true."""
         self.wake = False
-        self.wakes += 1
         blocked, self._blocked = self._blocked, []
         for group in blocked:
             condition = group.condition
@@ -391,33 +391,9 @@ class Machine:
                 group.lanes = group.lanes.where(~mask)
                 self._add(self._blocked, group)
             if going.n:
-                self.polls = 0
+                self.wakes += 1
                 if condition.passed is not None:
                     condition.passed(self, going)
                 if condition.resume is not None:
                     condition.resume(self, going)
                 self._add(self._ready, Group(group.pc + (not condition.again), going, group.stack))
-
-    def _deadlock(self) -> DeviceFault:
-        lines = ["deadlock: no thread can go on and no asynchronous operation is pending"]
-        for group in self._blocked:
-            if group.condition is None:
-                raise AssertionError("a blocked group waits for nothing")
-            self.group, self.pc = group, group.pc
-            lane = int(group.lanes.index[0])
-            at = self.place_text(group.pc)
-            waits = condition_text(self, group)
-            lines.append(
-                f"  {group.lanes.n} threads, first block {self.block_index(lane)} "
-                f"thread {int(self.thread_of[lane])}: {waits} ({at})"
-            )
-        first = int(self._blocked[0].lanes.index[0])
-        self.pc = self._blocked[0].pc
-        return self.fault("E210", "\n".join(lines), first)
-
-
-def condition_text(m: Machine, group: Group) -> str:
-    """Return what the first lane of a blocked group waits for."""
-    if group.condition is None:
-        return "waits for nothing"
-    return group.condition.describe(m, group.lanes)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "BARRIER_BYTES", "LIMIT", "BarrierMisuse", "BarrierState", "Mbarriers", "mbarriers_of",
-    "pending_counts",
+    "pending_counts", "phase_of",
 ]  # fmt: skip
 
 BARRIER_BYTES = 8
@@ -28,6 +28,7 @@ LIMIT = (1 << 20) - 1
 # A state token is the phase; of an arrival with `.noComplete` also the arrivals pending before it.
 _PENDING_SHIFT = 40
 _KNOWS_PENDING = np.uint64(1 << 63)
+_PHASES = (1 << _PENDING_SHIFT) - 1
 _COLUMNS = (
     "_live", "_seen", "_pending", "_expected", "_expected_bytes", "_arrived_bytes", "_phase",
 )  # fmt: skip
@@ -181,7 +182,7 @@ class Mbarriers:
     ) -> NDArray[np.bool_]:
         """Say for each whether the phase of the state token is complete."""
         where = self._find(blocks, offsets)
-        phases = tokens & np.uint64((1 << _PENDING_SHIFT) - 1)
+        phases = tokens & np.uint64(_PHASES)
         return self._note(where, self._phase[where].astype(np.uint64) != phases)
 
     def state(self, block: int, offset: int) -> BarrierState:
@@ -340,6 +341,11 @@ class Mbarriers:
     def _note(self, where: tuple[Index, Index], complete: NDArray[np.bool_]) -> NDArray[np.bool_]:
         self._seen[where[0][complete], where[1][complete]] = True
         return complete
+
+
+def phase_of(token: int) -> int:
+    """Return the phase of a state token."""
+    return token & _PHASES
 
 
 def pending_counts(tokens: NDArray[np.uint64]) -> NDArray[np.uint32]:

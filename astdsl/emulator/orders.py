@@ -23,15 +23,19 @@ class Runnable(Protocol):
     waited: int
 
 
-def chooser(order: Order) -> Callable[[Sequence[Runnable]], int]:
+Pick = Callable[[Sequence[Runnable]], int]
+
+
+def chooser(order: Order) -> Pick:
     """Return what picks the place of the next group; an integer seeds a random order.
 
     "min-pc" lets those that are behind, or inside a call, catch up and meet the others.
     """
     if isinstance(order, int):
         generator = random.Random(order)  # noqa: S311 - schedules, not secrets
-        return lambda groups: generator.randrange(len(groups))
-    pick = _PICKS[order]
+        pick: Pick = lambda groups: generator.randrange(len(groups))  # noqa: E731
+    else:
+        pick = _PICKS[order]
 
     def fair(groups: Sequence[Runnable]) -> int:
         best = pick(groups)
@@ -52,7 +56,7 @@ def _ahead(groups: Sequence[Runnable]) -> int:
     return max(range(len(groups)), key=lambda i: (len(groups[i].stack), groups[i].pc))
 
 
-_PICKS: dict[str, Callable[[Sequence[Runnable]], int]] = {
+_PICKS: dict[str, Pick] = {
     "min-pc": _behind,
     "max-pc": _ahead,
     "round-robin": lambda groups: 0,

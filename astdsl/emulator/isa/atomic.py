@@ -14,6 +14,7 @@ import numpy as np
 
 from astdsl.emulator import numerics
 from astdsl.emulator.clocks import scope_number
+from astdsl.emulator.deadlock import Polls
 from astdsl.emulator.isa import Execute, executes
 from astdsl.emulator.isa.memory import SPACES, space_of, strength_of, strongly
 from astdsl.emulator.ledger import Strength
@@ -108,7 +109,10 @@ def _wide(ops: Operands, args: Any, result: Any) -> Execute:
                 if other is not None:
                     third = np.broadcast_to(other(m, some.lanes), old.shape)
                     new = np.where((old == new).all(axis=1)[:, None], third, old)
+                version = m.memory.version
                 m.memory.store(m, some.lanes, space, addresses[some.at], new, missing)
+                if np.array_equal(new, old):
+                    m.memory.version = version
             _signal(m, some.lanes, space, addresses[some.at], strength)
         m.wake = True
         if write is not None:
@@ -173,7 +177,12 @@ class _Atomic:
             old = _seen(raw, self.scalar)
             new = self.update(old, operand, third)
             stored = np.ascontiguousarray(new, self.scalar.dtype).view(dtype).reshape(-1)
+            version = m.memory.version
             m.memory.store(m, lanes, self.space, addresses, stored, missing)
+        if np.array_equal(stored, np.ravel(raw)):
+            # A lock that stays taken: nothing has changed.
+            m.memory.version = version
+        m.state(Polls).note_memory(m, lanes, self.space, addresses)
         _signal(m, lanes, self.space, addresses, self.strength)
         return old, missing
 

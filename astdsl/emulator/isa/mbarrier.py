@@ -14,6 +14,7 @@ import numpy as np
 from astdsl.emulator import lanes as lane_sets
 from astdsl.emulator.clocks import scope_number
 from astdsl.emulator.convergence import first_threads
+from astdsl.emulator.deadlock import Polls
 from astdsl.emulator.isa import Control, Execute, controls, executes
 from astdsl.emulator.machine import Condition
 from astdsl.emulator.mbarriers import (
@@ -22,6 +23,7 @@ from astdsl.emulator.mbarriers import (
     Mbarriers,
     mbarriers_of,
     pending_counts,
+    phase_of,
 )
 from astdsl.emulator.scalars import all_of, any_of, one_a_lane
 from astdsl.emulator.syntax import Address
@@ -234,6 +236,15 @@ class _Tester:
         return passed if some.n == lanes.n else np.tile(passed, lanes.n // some.n)
 
 
+    def describe(self, m: Machine, lanes: Lanes) -> str:
+        """Return what the first of the lanes waits for."""
+        rows, offsets = self.place(m, lanes)
+        wanted = int(one_a_lane(self.phase(m, lanes), lanes.n)[0])
+        state = mbarriers_of(m).state(int(rows[0]), int(offsets[0]))
+        which = f"a phase of parity {wanted}" if self._by_parity else f"phase {phase_of(wanted)}"
+        return f"waits for {which} of the {state}"
+
+
 def _check_parity(m: Machine, lanes: Lanes, wanted: Array) -> None:
     wrong = wanted > 1
     if any_of(wrong):
@@ -272,7 +283,8 @@ def prepare_test_wait(ops: Operands) -> Execute:
         if any_of(passed):
             learn(m, lanes.where(passed))
         if not all_of(passed):
-            m.give_way(lanes)
+            m.state(Polls).note_barrier(m, lanes.where(~passed), tester.describe)
+            m.give_way()
 
     return execute
 
@@ -286,12 +298,6 @@ def prepare_try_wait(ops: Operands) -> Control:
     def ready(m: Machine, lanes: Lanes) -> BoolArray:
         return tester.answer(m, tester.asked(m, lanes))
 
-    def describe(m: Machine, lanes: Lanes) -> str:
-        rows, offsets = tester.place(m, lanes)
-        wanted = one_a_lane(tester.phase(m, lanes), lanes.n)
-        state = mbarriers_of(m).state(int(rows[0]), int(offsets[0]))
-        return f"waits for phase {int(wanted[0])} of the {state}"
-
     def resume(m: Machine, lanes: Lanes) -> None:
         write(m, lanes, np.True_)
 
@@ -299,7 +305,7 @@ def prepare_try_wait(ops: Operands) -> Control:
         return set(tester.asked(m, lanes).offsets.tolist())
 
     learn = _learner(ops, tester.place)
-    condition = Condition(ready, describe, resume, learn, awaits=awaits)
+    condition = Condition(ready, tester.describe, resume, learn, awaits=awaits)
 
     def execute(m: Machine, lanes: Lanes) -> Lanes:
         passed = tester.answer(m, tester.ask(m, lanes))

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from astdsl.emulator.clocks import scope_number
+from astdsl.emulator.deadlock import Polls
 from astdsl.emulator.isa import Execute, executes
 from astdsl.emulator.lanes import Lanes
 from astdsl.emulator.ledger import Strength
@@ -163,6 +164,7 @@ def _ordered(ops: Operands, load: Load, width: int) -> Load:
     def strong(m: Machine, lanes: Lanes, space: str, at: Array, dtype: Any, count: int) -> Loaded:
         with strongly(m):
             found = load(m, lanes, space, at, dtype, count)
+        m.state(Polls).note_memory(m, lanes, space, at)
         if m.guard is not None and strength is not None:
             m.guard.signal(lanes, space, at, strength, reads=True)
         return found

@@ -1,0 +1,189 @@
+"""Who waits for what when nobody can go on, and who asks in vain: what reports of deadlocks say.
+
+Invariant: it only reads. Each line is of warps of one block that wait for the same thing at the
+same instruction; blocks that lines have no room for are counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from astdsl.emulator.faults import DeviceFault
+from astdsl.emulator.memory import SPACE_OF_WINDOW, WINDOW_SHIFT, WINDOWS
+
+if TYPE_CHECKING:
+    from astdsl.emulator.lanes import Lanes
+    from astdsl.emulator.machine import Condition, Group, Machine
+    from astdsl.emulator.scalars import Array
+
+__all__ = ["Polls", "deadlock", "going_round"]
+
+Describe = Callable[["Machine", "Lanes"], str]
+MAX_LINES = 12
+_WARP = 32
+
+
+class Polls:
+    """What each lane asked for last without waiting: an mbarrier's phase, or words of memory.
+
+    `place` is the instruction that asked since something changed, -1 for none; `asked` says which
+    lanes asked since somebody last looked.
+    """
+
+    def __init__(self, m: Machine) -> None:
+        self.asked = np.zeros(m.n_lanes, np.bool_)
+        self.place = np.full(m.n_lanes, -1, np.int32)
+        self.of_barriers: dict[int, Describe] = {}
+        self._address = np.zeros(m.n_lanes, np.int64)
+
+    def note_barrier(self, m: Machine, lanes: Lanes, describe: Describe) -> None:
+        """Note that lanes ask whether an mbarrier has passed a phase."""
+        self.asked[lanes.sel] = True
+        self.place[lanes.sel] = m.pc
+        self.of_barriers[m.pc] = describe
+
+    def note_memory(self, m: Machine, lanes: Lanes, space: str, addresses: Array) -> None:
+        """Note that lanes read words which others may write: by strong loads, or atomics."""
+        self.asked[lanes.sel] = True
+        self.place[lanes.sel] = m.pc
+        self._address[lanes.sel] = addresses + WINDOWS.get(space, 0)
+
+    def begin(self) -> None:
+        """Forget what was asked: something has changed."""
+        self.asked[:] = False
+        self.place[:] = -1
+
+    def text(self, m: Machine, lanes: Lanes) -> str:
+        """Return what the first of the lanes, which are alike, asks for and where."""
+        place = int(self.place[lanes.index[0]])
+        if place < 0:
+            return f"goes round ({m.place_text(m.pc)})"
+        m.pc = place
+        if place in self.of_barriers:
+            what = self.of_barriers[place](m, lanes)
+        else:
+            what = f"reads {_word_text(m, int(self._address[lanes.index[0]]))} again and again"
+        return f"{what} ({m.place_text(place)})"
+
+
+def _word_text(m: Machine, address: int) -> str:
+    """Name a word by its generic address."""
+    space = SPACE_OF_WINDOW.get(address >> WINDOW_SHIFT, "global")
+    if space != "global":
+        return f"{space} memory at {address - WINDOWS[space]:#x}"
+    allocation = m.memory.globals.find(address)
+    return f"global memory at {address:#x}{f' in {allocation.name}' if allocation else ''}"
+
+
+class _Waits(NamedTuple):
+    """Warps of one block that wait for the same."""
+
+    block: int
+    warps: list[int]
+    threads: int
+    text: str
+
+
+def deadlock(m: Machine, blocked: Iterable[Group]) -> DeviceFault:
+    """Return the fault of blocked groups that nothing can let go on."""
+    groups = list(blocked)
+    text = "deadlock: no thread can go on and no asynchronous operation is pending"
+    return _fault(m, "E210", text, groups, _blocked(m, groups))
+
+
+def going_round(m: Machine, ready: Iterable[Group], blocked: Iterable[Group]) -> DeviceFault:
+    """Return the fault of groups that go round while nothing changes, and of those that wait."""
+    groups, waiting, polls = list(ready), list(blocked), m.state(Polls)
+    asks = [place for g in groups for place in np.unique(polls.place[g.lanes.sel]).tolist()]
+    waits = [wait for group in groups for wait in _asking(m, group)] + _blocked(m, waiting)
+    if any(place in polls.of_barriers for place in asks):
+        text = "deadlock: threads ask for ever, and nothing changes any more"
+        return _fault(m, "E210", text, groups + waiting, waits)
+    text = f"{groups[0].lanes.n} threads go round for ever, and nothing changes any more"
+    return _fault(m, "E215", text, groups + waiting, waits)
+
+
+def _fault(
+    m: Machine, code: str, text: str, groups: list[Group], waits: list[_Waits]
+) -> DeviceFault:
+    lines, first = _lines(m, waits), groups[0]
+    blocks = {block for group in groups for block in m.block_of[group.lanes.sel].tolist()}
+    if len(lines) >= MAX_LINES:
+        lines.append(f"  and others: threads of {len(blocks)} blocks wait in all")
+    m.pc = first.pc
+    return m.fault(code, "\n".join([text, *lines]), int(first.lanes.index[0]))
+
+
+def _blocked(m: Machine, groups: Iterable[Group]) -> list[_Waits]:
+    found = []
+    for group in groups:
+        if group.condition is None:
+            raise AssertionError("a blocked group waits for nothing")
+        found += _by_warps(m, group, group.lanes, _waiting_text(group.condition))
+    return found
+
+
+def _waiting_text(condition: Condition) -> Describe:
+    return lambda m, lanes: f"{condition.describe(m, lanes)} ({m.place_text(m.pc)})"
+
+
+def _asking(m: Machine, group: Group) -> list[_Waits]:
+    polls = m.state(Polls)
+    places = polls.place[group.lanes.sel]
+    found = []
+    for place in np.unique(places):
+        found += _by_warps(m, group, group.lanes.where(places == place), polls.text)
+    return found
+
+
+def _by_warps(m: Machine, group: Group, lanes: Lanes, describe: Describe) -> list[_Waits]:
+    """Tell the warps of a group apart by what they wait for; the first lane of each speaks."""
+    index = lanes.index
+    blocks, warps = m.block_of[index], m.thread_of[index] // _WARP
+    keys, counts = np.unique(np.stack([blocks, warps]), axis=1, return_counts=True)
+    found: dict[tuple[int, str], _Waits] = {}
+    for block, warp, count in zip(*keys.tolist(), counts.tolist(), strict=True):
+        first = lanes.where((blocks == block) & (warps == warp))
+        m.group, m.pc = group, group.pc
+        text = describe(m, first)
+        known = found.setdefault((block, text), _Waits(block, [], 0, text))
+        threads = known.threads + count
+        found[block, text] = known._replace(warps=[*known.warps, warp], threads=threads)
+        if len(found) > MAX_LINES:
+            break
+    return list(found.values())
+
+
+def _lines(m: Machine, waits: list[_Waits]) -> list[str]:
+    """Write lines by block, and which of a block's warps have ended; others are counted."""
+    lines: list[str] = []
+    for block in sorted({wait.block for wait in waits}):
+        some = [_line(m, wait) for wait in waits if wait.block == block]
+        left = {int(thread) // _WARP for thread in np.flatnonzero(m.live[block :: m.n_blocks])}
+        ended = [warp for warp in range(-(-m.n_threads // _WARP)) if warp not in left]
+        if ended:
+            some.append(f"  {_warps_text(ended)} of block {m.block_index(block)}: ended")
+        if lines and len(lines) + len(some) > MAX_LINES:
+            break
+        lines += some
+    return lines
+
+
+def _line(m: Machine, wait: _Waits) -> str:
+    who = f"{_warps_text(wait.warps)} of block {m.block_index(wait.block)}"
+    return f"  {who} ({wait.threads} thread{'s' if wait.threads > 1 else ''}): {wait.text}"
+
+
+def _warps_text(warps: list[int]) -> str:
+    """Write numbers that ascend, neighbours as ranges: "warps 0-3, 5"."""
+    parts: list[list[int]] = []
+    for warp in warps:
+        if parts and parts[-1][-1] == warp - 1:
+            parts[-1].append(warp)
+        else:
+            parts.append([warp])
+    text = ", ".join(str(p[0]) if len(p) == 1 else f"{p[0]}-{p[-1]}" for p in parts)
+    return f"warp{'s' if len(warps) > 1 else ''} {text}"
