@@ -222,8 +222,9 @@ def copy_gmem_to_smem(
 
     When the data is there the copy makes one arrival on `barrier`, with its bytes; elements
     outside the array arrive as zeros. Where `predicate` (a bool) is false nothing is copied and
-    the arrival still happens. `dst` is a whole buffer, or one slot of it: `buf.at[slot]`.
-    PTX: cp.async.bulk.tensor. Errors: TypeMismatch, ShapeMismatch.
+    the arrival still happens. `dst` is a whole buffer, or one slot of it: `buf.at[slot]`. What the
+    block has stored to `src` before is there. PTX: cp.async.bulk.tensor. Errors: TypeMismatch,
+    ShapeMismatch.
     """
     options = {"collective_axes": collective_axes, "leader_tracked": leader_tracked}
     refuse_options("copy_gmem_to_smem", "leave it out", oob_fill=oob_fill, **options)

@@ -2,13 +2,16 @@
 
 Before
     store x, ...; y = load x
+    store x, ...; copy_in x
 After
     store x, ...; block_barrier; y = load x
+    store x, ...; block_barrier; proxy_fence of global memory; copy_in x
 
 Invariant: between two accesses of one ref, one of them a write, every thread of the block has
 passed a barrier, unless the two are known to touch different elements. What a product has read is
 refilled only behind a barrier after a wait for products: each warpgroup waits for its own. No wait
-is overtaken by the next phase of its mbarrier (`waits`).
+is overtaken by the next phase of its mbarrier (`waits`). A copy of global memory that threads of
+the launch write comes behind a fence, so that it sees what they have written.
 """
 
 from __future__ import annotations
@@ -20,11 +23,13 @@ from typing import Any
 from astdsl.ir import ops
 from astdsl.ir.core import IN, Block, Module, Op, Value, walk
 from astdsl.ir.rewrite import map_regions, with_ops
+from astdsl.ir.types import GMEM
 from astdsl.lowering.schedule.build import Maker
 from astdsl.lowering.schedule.waits import Awaited, Waits
 from astdsl.lowering.target import Target
 
 _ACCESSES = (ops.Load, ops.Gather, ops.Atomic, ops.Store, ops.Scatter)
+_STORES = (ops.Store, ops.Scatter, ops.Atomic)
 _BARRIERS = (ops.BlockBarrier, ops.WaitGroup, ops.BarrierArrive)
 
 
@@ -81,6 +86,7 @@ def order_accesses(
     same = {v: refs[0] for refs in unions for v in refs}
     operands = {same.get(v, v) for v in _read_by_warpgroups(launch)}
     ordering = _Walk(constant, set(apart), used, same, operands, Waits(launch, target))
+    ordering.stored = {op.ref for op in walk(launch.body) if isinstance(op, _STORES)}
     return map_regions(launch, lambda region: _of_body(ordering, region, launch))
 
 
@@ -117,6 +123,8 @@ class _Walk:
         self.same = same
         self.operands = operands
         self.waits = waits
+        # What threads of the launch write.
+        self.stored: set[Value] = set()
 
     def _memory(self, op: Any) -> Value:
         """Return the memory that an access touches."""
@@ -129,14 +137,16 @@ class _Walk:
             if self._conflicts(op, pending):
                 made.append(Maker(op.span).add_op(ops.BlockBarrier(span=op.span)))
                 pending.clear()
+            if isinstance(op, ops.Copy) and op.ref in self.stored:
+                made.append(Maker(op.span).add_op(ops.ProxyFence(span=op.span, space=GMEM)))
             made.append(self._op(op, pending))
         return with_ops(block, made)
 
     def _conflicts(self, op: Op, pending: _Pending) -> bool:
         if pending.awaited and self.waits.overtake(op, pending.awaited):
             return True
-        if isinstance(op, ops.CopyIn):
-            return pending.waited and self.same.get(op.buffer, op.buffer) in self.operands
+        if isinstance(op, ops.Copy):
+            return self._comes_too_early(op, pending)
         if not isinstance(op, _ACCESSES) or (op in self.apart and op.ref not in self.same):
             return False
         memory = self._memory(op)
@@ -148,6 +158,14 @@ class _Walk:
             touched = pending.writes | pending.reads
             return memory in touched or not self._commutes(op, memory, pending)
         return memory in pending.writes | pending.reads or memory in pending.updates
+
+    def _comes_too_early(self, op: ops.Copy, pending: _Pending) -> bool:
+        """Whether threads may still use what a copy fills, or write what it reads."""
+        if op.ref in pending.writes or op.ref in pending.updates:
+            return True
+        if isinstance(op, ops.CopyOut):
+            return op.ref in pending.reads
+        return pending.waited and self.same.get(op.buffer, op.buffer) in self.operands
 
     def _commutes(self, op: ops.Atomic, memory: Value, pending: _Pending) -> bool:
         """Whether an update may happen before or after those that are pending, unseen."""

@@ -15,6 +15,7 @@ from astdsl.ir.evaluate.memory import barrier_of, fence, join
 from astdsl.ir.evaluate.races import acknowledge, arrive
 from astdsl.ir.evaluate.state import Barrier, Blocked, Frame, Run, Waiting
 from astdsl.ir.evaluate.table import evaluates
+from astdsl.ir.types import SMEM
 
 
 @evaluates(ops.AllocBarrier)
@@ -65,8 +66,9 @@ def _block_barrier(op: ops.BlockBarrier, frame: Frame) -> None:
 
 @evaluates(ops.ProxyFence)
 def _proxy_fence(op: ops.ProxyFence, frame: Frame) -> None:
-    del op
-    fence(frame)
+    """Mark stores to shared memory; of those to global memory no marks are kept."""
+    if op.space == SMEM:
+        fence(frame)
 
 
 @evaluates(ops.SetMaxRegisters)

@@ -7,7 +7,7 @@ or for hand-written kernels a counter for each barrier.
 from __future__ import annotations
 
 from astdsl.ir.core import ACTS, Op, Value
-from astdsl.ir.types import CONDITION, BarrierType, Type
+from astdsl.ir.types import CONDITION, SMEM, BarrierType, Type
 
 
 class AllocBarrier(Op):
@@ -67,9 +67,13 @@ class BlockBarrier(Op):
 
 
 class ProxyFence(Op):
-    """Make this thread's shared-memory accesses visible to asynchronous copies and products."""
+    """Make accesses of a memory that this thread knows of visible to what is asynchronous.
+
+    Of shared memory that is copies and products, of global memory copies.
+    """
 
     effect = ACTS
+    space: str = SMEM
 
 
 class SetMaxRegisters(Op):

@@ -78,6 +78,7 @@ FENCE_PROXY_ASYNC = AsmRow(
 FENCE_PROXY_ASYNC_GLOBAL = AsmRow(
     name="fence.proxy.async.global", text="fence.proxy.async.global;", effect=Effect.ACTS
 )
+"""Order earlier generic accesses to global memory before later asynchronous ones."""
 
 FENCE_MBARRIER_INIT = AsmRow(
     name="fence.mbarrier_init",

@@ -7,12 +7,18 @@ Invariant: what the block does once (an arrival), its elected thread does; what 
 from __future__ import annotations
 
 from astdsl.ir import ops
+from astdsl.ir.types import GMEM, SMEM
 from astdsl.lowering.nvptx.asm import barriers, tcgen05
 from astdsl.lowering.nvptx.asm.control import set_max_registers
 from astdsl.lowering.nvptx.function import Emitter, lowers
 from astdsl.lowering.nvptx.rules.control import placed
 from astdsl.lowering.nvptx.rules.memory import barrier_address
 from astdsl.lowering.target import TCGEN05
+
+_PROXY_FENCES = {
+    SMEM: barriers.FENCE_PROXY_ASYNC,
+    GMEM: barriers.FENCE_PROXY_ASYNC_GLOBAL,
+}
 
 
 @lowers(ops.AllocBarrier)
@@ -58,7 +64,7 @@ def _block_barrier(emitter: Emitter, op: ops.BlockBarrier) -> None:
 
 @lowers(ops.ProxyFence)
 def _proxy_fence(emitter: Emitter, op: ops.ProxyFence) -> None:
-    emitter.builder.asm(barriers.FENCE_PROXY_ASYNC)
+    emitter.builder.asm(_PROXY_FENCES[op.space])
 
 
 @lowers(ops.SetMaxRegisters)
