@@ -49,7 +49,6 @@ CONFLICTS = {
     "strongly read": ("written", "made"),
     "strongly written": ("read", "written", "made", "touched"),
 }
-OVERTAKEN = "may complete before all have seen the one before"
 WRITES = ("written", "made", "strongly written")
 # What lets a schedule decide what threads do, and what is not modelled.
 DECIDES = re.compile(
@@ -322,7 +321,7 @@ class Order:
         if count > phases.count + 1:
             self.find(f"two phases of {key} complete at once")
         if phases.may_overtake():
-            self.find(f"a phase of {key} {OVERTAKEN}")
+            self.find(f"a phase of {key} may complete before all have seen the one before")
         phases.last, phases.coming = phases.coming, nothing(self.threads.n)
         phases.seen[:] = 0
         phases.count = count

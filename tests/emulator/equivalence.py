@@ -13,7 +13,7 @@ instruction, so that it keeps being checked while the compiler changes. What it 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 
 from tests.emulator.mutants import Mutant
 
@@ -40,11 +40,6 @@ ASYNC_SIGNAL = re.compile(r"(?:cp|clusterlaunchcontrol)\.\S*complete_tx|tcgen05\
 CLUSTER_ARRIVE = re.compile(r"barrier\.cluster\.arrive")
 READ_ALL = re.compile(r"bulk\.wait_group\.read 0;")
 BULK_STORE = re.compile(r"global\.shared::cta")
-GLOBAL_USE = re.compile(r"\b(?:st|ld|red|atom)\.(?!shared|param|local)\S*|\bfence\.acq|membar")
-SHARED_USE = re.compile(
-    r"\b(?:st|ld|red|atom)\.(?:\w+\.)*shared|(?:ld|st)matrix|mbarrier\.(?!try|test)|wgmma\.mma"
-    r"|cp\.(?:reduce\.)?async|tcgen05\.(?!wait|fence)"
-)
 PRODUCT = re.compile(r"wgmma\.mma_async")
 PRODUCT_FENCE = re.compile(r"wgmma\.fence")
 INIT_FENCE = re.compile(r"fence\.mbarrier_init")
@@ -66,22 +61,6 @@ def _kernel_of(text: list[str], line: int) -> list[str]:
     first = max((at for at in starts if at <= line), default=0)
     last = min((at for at in starts if at > line), default=len(text))
     return [each if first <= at < last else "" for at, each in enumerate(text)]
-
-
-def one_lane_on_both_sides(
-    lines: list[str], mutant: Mutant, threads: Mapping[int, set[int]]
-) -> bool:
-    """Say whether of each warp one lane alone uses memory near where its lanes meet.
-
-    `threads` execute each line.
-    """
-    if not _is(mutant, r"bar\.warp\.sync"):
-        return False
-    text = _kernel_of([line.strip() for line in lines], mutant.line)
-    near = reached(text, mutant.line, -1, MEETING) | reached(text, mutant.line, 1, MEETING)
-    uses = (at for at in near if GLOBAL_USE.search(text[at]) or SHARED_USE.search(text[at]))
-    who = set().union(*(threads.get(at, set()) for at in uses))
-    return len({thread >> 5 for thread in who}) == len(who)
 
 
 def _between(text: list[str], start: int, pattern: re.Pattern[str], step: int) -> list[str]:

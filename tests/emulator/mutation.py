@@ -14,10 +14,11 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from tests.emulator.equivalence import equivalence, one_lane_on_both_sides
+from tests.emulator.equivalence import equivalence
 from tests.emulator.mutants import Mutant, mutants
 from tests.emulator.programs import SUBJECTS
 from tests.emulator.recording import WRONG, Program, record
+from tests.emulator.watching import unordered
 
 SCHEDULES: tuple[dict[str, Any], ...] = (
     {"completion": "late"},
@@ -30,7 +31,6 @@ TOO_WEAK = "found, and equivalent for a reason that is too weak"
 FAILURES = (SURVIVED, TOO_WEAK)
 NOT_EXECUTED = "no thread of this launch executes it"
 ORDERED = "a run of the mutant orders all that conflicts: every schedule of it does the same"
-ONE_LANE = "one lane of each warp alone uses memory near it"
 # Instructions that an order of accesses and phases says all about; not other fences.
 MODELLED = re.compile(
     r"(?:@!?%?\w+ )?(?:bar(?:rier)?\.|mbarrier\.|wgmma\.wait|cp\.async\.bulk\.wait|atom\.|red\."
@@ -67,14 +67,12 @@ def _what_runs_tell(program: Program, mutant: Mutant) -> str:
 
     A `trap` in the place of an instruction tells whether any thread comes there.
     """
-    if not program.executes({mutant.line}):
+    if not program.executes(mutant.line):
         return NOT_EXECUTED
-    text = program.ptx.splitlines()
-    if mutant.change == "deleted" and one_lane_on_both_sides(text, mutant, program.threads):
-        return ONE_LANE
     if not MODELLED.match(mutant.before):
         return ""
-    return "" if program.disorder(mutant.apply(program.ptx)) else ORDERED
+    changed = mutant.apply(program.ptx)
+    return "" if unordered(lambda: program.trial(changed, {})) else ORDERED
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

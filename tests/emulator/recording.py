@@ -7,9 +7,7 @@ PTX, text written by hand), after its results were compared with NumPy's.
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -20,8 +18,6 @@ import numpy as np
 import astdsl.emulator.device as emulator
 from astdsl.emulator import DeviceFault
 from astdsl.emulator.arguments import Unwritten
-from tests.emulator.causality import OVERTAKEN
-from tests.emulator.watching import unordered
 from tests.emulator.written import Launch
 from tests.peers import cases
 from tests.peers.launches import stored
@@ -68,45 +64,12 @@ class Program:
         strict = {"strict": True} if self.strict else {}
         return self._run(ptx, {**schedule, **strict})
 
-    def executes(self, lines: set[int]) -> bool:
-        """Say whether any thread comes to one of the lines, guards included."""
+    def executes(self, line: int) -> bool:
+        """Say whether any thread comes to a line, its guard included."""
         text = self.ptx.splitlines()
-        for line in lines:
-            guard = re.match(r"\s*(@!?%?\w+ )?", text[line])
-            text[line] = f"{guard[1] or ''}trap; {text[line]}" if guard else text[line]
+        guard = re.match(r"\s*(@!?%?\w+ )?", text[line])
+        text[line] = f"{guard[1] or ''}trap; {text[line]}" if guard else text[line]
         return self._run("\n".join(text) + "\n", {}) == "E212"
-
-    @cached_property
-    def threads(self) -> dict[int, set[int]]:
-        """The threads of a block that execute each line of the text, guards included."""
-        found: dict[int, set[int]] = {}
-        kernels = {call[0][1] for call in self.calls}
-        programs = [emulator._PROGRAMS.get(self.ptx, name) for name in kernels]
-        with ExitStack() as stack:
-            for program in programs:
-                for name in ("steps", "tracked", "controls"):
-                    bodies = [
-                        body and _noting(program, pc, body, found)
-                        for pc, body in enumerate(getattr(program, name))
-                    ]
-                    stack.enter_context(patch.object(program, name, bodies))
-            self._run(self.ptx, {})
-        return found
-
-    def disorder(self, ptx: str) -> list[str]:
-        """Return what a run of a changed text leaves without an order, and the program does not.
-
-        That is only for waits that the next phase may overtake, where the program has such.
-        """
-        found = Counter(unordered(lambda: self.trial(ptx, {})))
-        if any(text.endswith(OVERTAKEN) for text in found):
-            found -= self._overtaken
-        return list(found.elements())
-
-    @cached_property
-    def _overtaken(self) -> Counter[str]:
-        found = unordered(lambda: self.trial(self.ptx, {}))
-        return Counter(text for text in found if text.endswith(OVERTAKEN))
 
     def _run(self, ptx: str, schedule: dict[str, Any]) -> str:
         for array, start in zip(self.arrays, self.before, strict=True):
@@ -128,19 +91,6 @@ class Program:
         if not self.tolerance or found.dtype.kind not in "fV":
             return np.array_equal(found, expected)
         return np.allclose(found, expected, self.tolerance, self.tolerance, equal_nan=True)
-
-
-def _noting(program: Any, pc: int, body: Any, found: dict[int, set[int]]) -> Any:
-    if pc >= len(program.instructions):
-        return body
-    line = program.instructions[pc].ptx_line - 1
-
-    def step(m: Any, lanes: Any) -> Any:
-        some = program.active(m, pc, lanes)
-        found.setdefault(line, set()).update(np.unique(m.thread_of[some.sel]).tolist())
-        return body(m, lanes)
-
-    return step
 
 
 def record(name: str, subject: Subject) -> Program:
