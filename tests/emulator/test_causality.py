@@ -107,8 +107,8 @@ def found(body: str) -> str:
             stack.enter_context(patch.object(SharedRaces, name, nothing))
         for name in ("_order_access", "_check_operation"):
             stack.enter_context(patch.object(TensorMemory, name, nothing))
-        for watched in (Farewells, Overtaken):
-            stack.enter_context(patch.object(watched, "check", nothing))
+        for checking in (Farewells, Overtaken):
+            stack.enter_context(patch.object(checking, "check", nothing))
         for watched in (BarrierEnds, Unacquired):
             stack.enter_context(patch.object(watched, "of", lambda *_: None))
         return "; ".join(unordered(lambda: trial(body)))
