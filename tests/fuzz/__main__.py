@@ -9,16 +9,26 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection
 
+from tests.fuzz.elementary import elementary, judge_elementary
 from tests.fuzz.kernels import kernel
 from tests.fuzz.products import product
 from tests.fuzz.program import Program
 from tests.fuzz.rings import judge_ring, ring
+from tests.fuzz.scaled import scaled
+from tests.fuzz.structures import structure
 from tests.fuzz.trial import Finding, judge
+from tests.fuzz.views import view
+from tests.fuzz.warpgroups import warpgroups
 
 GENERATORS: dict[str, tuple[Callable[[int], Program], Callable[[Program], str]]] = {
     "kernels": (kernel, judge),
     "products": (product, judge),
     "rings": (ring, judge_ring),
+    "elementary": (elementary, judge_elementary),
+    "scaled": (scaled, judge),
+    "structures": (structure, judge),
+    "views": (view, judge),
+    "warpgroups": (warpgroups, judge),
 }
 
 

@@ -22,6 +22,7 @@ from tests.fuzz.program import (
 )
 
 MOST_ELEMENTS = 1100
+EVERYWHERE = 0.9
 HELPERS = {
     "larger": "def larger(p, q):\n    return maximum(p, q)\n",
     "last": "def last(p, q):\n    return q\n",
@@ -53,7 +54,13 @@ def cast(text: str, dtype: str) -> str:
 
 
 class Expressions:
-    """Draws expressions; `budget` bounds how many, `helpers` are the functions they call."""
+    """Draws expressions; `budget` bounds how many, `helpers` are the functions they call.
+
+    `settles`: how often nothing lies outside of what a name is given that there is; above
+    `EVERYWHERE` also of what loses where that is.
+    """
+
+    settles = 0.7
 
     def __init__(self, draw: Draw) -> None:
         self.draw = draw
@@ -87,6 +94,12 @@ class Expressions:
             return str(self.draw.pick([low, high, high - 1, low + 1]))
         return str(self.draw.number(max(low, -4), 9))
 
+    def whole(self, text: str, shape: Shape, dtype: str) -> str:
+        """Return a tile of which nothing lies outside, in the kinds that settle everywhere."""
+        if not shape or self.settles <= EVERYWHERE:
+            return text
+        return f"({text}).filled({self.constant(dtype)})"
+
     def expression(self, scope: Scope, shape: Shape, dtype: str, depth: int = 3) -> str:
         """Return an expression of a shape and a dtype."""
         self.budget -= 1
@@ -107,7 +120,12 @@ class Expressions:
             makers += [(1.5, self.reduced)]
         if len(shape) == 2 and dtype in PRODUCTS:
             makers += [(0.35, self.product)]
+        makers += self.more_makers(shape)
         return self.draw.weighted(makers)(scope, shape, dtype, depth)
+
+    def more_makers(self, shape: Shape) -> list[tuple[float, Maker]]:
+        """Return expressions that a kind of kernels has besides."""
+        return []
 
     def leaf(self, scope: Scope, shape: Shape, dtype: str, depth: int = 0) -> str:
         """Return a name, what an array holds, or a constant."""
@@ -267,7 +285,7 @@ class Expressions:
 
         def part(extent: int) -> str:
             other = (*shape[:axis], extent, *shape[axis + 1 :])
-            return self.expression(scope, other, dtype, depth - 1)
+            return self.whole(self.expression(scope, other, dtype, depth - 1), other, dtype)
 
         if size < 2 or self.draw.chance(0.3):
             return f"split({part(size * 2)}, 2, axis={axis})[{self.draw.number(0, 1)}]"
@@ -281,7 +299,8 @@ class Expressions:
             return self.transposed(scope, shape, dtype, depth)
         axis = self.draw.pick(axes)
         other = shape[:axis] + shape[axis + 1 :]
-        parts = [self.expression(scope, other, dtype, depth - 1) for _ in range(shape[axis])]
+        parts = [self.whole(self.expression(scope, other, dtype, depth - 1), other, dtype)
+                 for _ in range(shape[axis])]  # fmt: skip
         return f"stack(({', '.join(parts)},), axis={axis})"
 
     def reshaped(self, scope: Scope, shape: Shape, dtype: str, depth: int) -> str:

@@ -16,7 +16,9 @@ Launch = Callable[[Scope, Argument], Lines]
 
 
 class Kernels(Statements):
-    """Draws kernels."""
+    """Draws kernels; `preamble` stands before them."""
+
+    preamble = ""
 
     def __init__(self, seed: int) -> None:
         super().__init__(Draw(seed))
@@ -55,7 +57,7 @@ class Kernels(Statements):
         signature = [p.signature() if isinstance(p, Argument) else f"{name}: i32"
                      for name, p in parameters.items()]  # fmt: skip
         head = "".join(HELPERS[name] for name in self.helpers)
-        text = f"{HEADER}{head}@kernel\ndef k({', '.join(signature)}):\n"
+        text = f"{HEADER}{self.preamble}{head}@kernel\ndef k({', '.join(signature)}):\n"
         return Program(text + "\n".join(indented(lines)) + "\n", parameters, sizes, self.seed)
 
     def make_arrays(self) -> None:
@@ -99,7 +101,12 @@ class Kernels(Statements):
         if output.written and output.role != "gmem":
             kinds += [(0.8, self.plain), (0.7, self.scattered)]
             kinds += [(2, self.updated)] * (output.dtype in ("i32", "u32", "i64", "u64"))
+        kinds += self.more_launches(output)
         return self.draw.weighted(kinds)(scope, output)
+
+    def more_launches(self, output: Argument) -> list[tuple[float, Launch]]:
+        """Return launches that a kind of kernels has besides."""
+        return []
 
     def cut(self, output: Argument) -> tuple[list[str], list[str], list[Window], Shape]:
         """Return the axes of a pipeline over an output, their indices, its windows, its tile."""

@@ -19,6 +19,7 @@ NUMPY: dict[str, Any] = {
     "f8e4m3": ml_dtypes.float8_e4m3fn, "f8e5m2": ml_dtypes.float8_e5m2,
     "i64": np.int64, "i32": np.int32, "i16": np.int16, "i8": np.int8,
     "u64": np.uint64, "u32": np.uint32, "u16": np.uint16, "u8": np.uint8, "bool": np.bool_,
+    "f8e8m0": ml_dtypes.float8_e8m0fnu, "f4e2m1": ml_dtypes.float4_e2m1fn,
 }  # fmt: skip
 FLOATS = ("f64", "f32", "f16", "bf16", "f8e4m3", "f8e5m2")
 INTEGERS = ("i64", "i32", "i16", "i8", "u64", "u32", "u16", "u8")
@@ -63,8 +64,8 @@ class Draw:
 class Argument:
     """An array of a kernel: dims by name, how it stands in memory, and what it holds.
 
-    The role `ids` is an `In` that holds a permutation, `gmem` is scratch. `written`: a kernel may
-    read it here.
+    The role `ids` is an `In` that holds a permutation, `bounds` one that ascends, `gmem` is
+    scratch. `written`: a kernel may read it here.
     """
 
     name: str
@@ -83,7 +84,7 @@ class Argument:
 
     @property
     def is_input(self) -> bool:
-        return self.role in ("In", "ids")
+        return self.role in ("In", "ids", "bounds")
 
     def signature(self) -> str:
         """Return the parameter that this argument is of."""
@@ -95,15 +96,20 @@ class Argument:
     def make(self, sizes: dict[str, int], seed: int) -> Array:
         """Return the array, the same for the same seed."""
         rng = np.random.default_rng([seed, *self.name.encode()])
-        shape = tuple(sizes[n] if isinstance(n, str) else n for n in self.dims)
+        shape = tuple(extent(n, sizes) for n in self.dims)
         if self.role == "ids":
             return rng.permutation(shape[0]).astype(np.int32)
-        fresh = self._edges if self.data == "edge" else self._small
+        if self.role == "bounds":
+            return np.sort(rng.integers(0, 40, shape)).astype(np.int32)
+        fresh = {"edge": self._edges, "scale": self._powers}.get(self.data, self._small)
         return LAYOUTS[self.layout](lambda wanted: fresh(rng, wanted), shape)
 
     def _small(self, rng: np.random.Generator, shape: Shape) -> Array:
         low = 0 if self.dtype[0] == "u" else -4
         return rng.integers(low, 6, shape).astype(NUMPY[self.dtype])
+
+    def _powers(self, rng: np.random.Generator, shape: Shape) -> Array:
+        return np.exp2(rng.integers(-1, 2, shape)).astype(NUMPY[self.dtype])
 
     def _edges(self, rng: np.random.Generator, shape: Shape) -> Array:
         dtype = NUMPY[self.dtype]
@@ -119,6 +125,14 @@ class Argument:
         return np.where(rng.random(shape) < 0.4, chosen, self._small(rng, shape)).astype(dtype)
 
 
+def extent(dim: str | int, sizes: dict[str, int]) -> int:
+    """Return an extent; it may be that of blocks, `cdiv(M,128)`."""
+    if isinstance(dim, int) or not dim.startswith("cdiv("):
+        return sizes[dim] if isinstance(dim, str) else dim
+    name, block = dim.removeprefix("cdiv(").removesuffix(")").split(",")
+    return -(-sizes[name] // int(block))
+
+
 Fresh = Callable[[Shape], Array]
 # How an array stands in memory: rows, columns, rows at distances that TMA takes or does not take,
 # backwards.
@@ -130,7 +144,20 @@ LAYOUTS: dict[str, Callable[[Fresh, Shape], Array]] = {
     ],
     "odd": lambda fresh, shape: fresh((*shape[:-1], shape[-1] + 3))[..., 1 : 1 + shape[-1]],
     "backwards": lambda fresh, shape: fresh(shape)[..., ::-1],
+    "packed": lambda fresh, shape: two_to_a_byte(fresh(shape)),
 }
+
+
+def two_to_a_byte(x: Array) -> Array:
+    """Return elements of 4 bits, the low ones first."""
+    codes = x.view(np.uint8)
+    return np.asarray(codes[..., ::2] | codes[..., 1::2] << 4)
+
+
+def one_to_a_byte(x: Array) -> Array:
+    """Return the elements that stand two to a byte."""
+    codes = np.stack((x & 15, x >> 4), axis=-1)
+    return codes.reshape(*x.shape[:-1], -1).view(NUMPY["f4e2m1"])
 
 
 @dataclass

@@ -46,9 +46,14 @@ class Statements(Expressions):
         if depth:
             kinds += [(1.2, self.branch), (0.9, self.loop), (0.5, self.repeat), (0.4, self.leave),
                       (1.5, self.pipeline), (0.8, self.sum), (0.4, self.bump)]  # fmt: skip
+        kinds += self.more(depth)
         for _ in range(count):
             lines += self.draw.weighted(kinds)(scope, depth)
         return lines
+
+    def more(self, depth: int) -> list[tuple[float, Statement]]:
+        """Return statements that a kind of kernels has besides."""
+        return []
 
     def some(self, scope: Scope, dtypes: tuple[str, ...] = NUMBERS) -> Name | None:
         """Return a name to assign, None where there is none."""
@@ -67,7 +72,7 @@ class Statements(Expressions):
     def update(self, scope: Scope, name: Name) -> Lines:
         """Return an assignment of a name that there is."""
         value = self.expression(scope, name.shape, name.dtype, 2)
-        if name.shape and self.draw.chance(0.7):
+        if name.shape and self.draw.chance(self.settles):
             value = f"({value}).filled({self.constant(name.dtype)})"
         return [f"{name.name} {self.draw.pick(['=', '=', '+=', '-=', '*='])} {value}"]
 
@@ -80,6 +85,7 @@ class Statements(Expressions):
         operators += ["|=", "^=", ">>=", "//=", "%="] * (name.dtype in INTEGERS)
         value = self.operand(scope, name.shape, name.dtype, 2) if not name.shape else None
         value = value or self.expression(scope, name.shape, name.dtype, 2)
+        value = self.whole(value, name.shape, name.dtype)
         return [f"{name.name} {self.draw.pick(operators)} {value}"]
 
     def show(self, scope: Scope, depth: int) -> Lines:
@@ -210,7 +216,7 @@ class Statements(Expressions):
         index = self.fresh("w")
         inner = self.inside(scope, index)
         body = [*self.body(scope, inner, depth - 1), f"{index} += 1"]
-        head = f"while {index} < {self.draw.number(0, 3)} and {self.test(scope)}:"
+        head = f"while {index} < {self.draw.number(0, 3)} and ({self.test(scope)}):"
         return [f"{index} = 0", head, *indented(body)]
 
     def pipeline_scope(self, scope: Scope, index: str) -> Scope:
@@ -244,6 +250,7 @@ class Statements(Expressions):
         product = len(made.shape) == 2 and made.dtype == "f32" and draw.chance(0.7)
         maker = self.product if product else self.tame
         added = maker(inner, made.shape, made.dtype, 3 if product else 2)
+        added = self.whole(added, made.shape, "i8")  # a number whose sums are exact
         options = [f"stages={draw.number(1, 5)}"] * draw.chance(0.6)
         if self.may_split and made.dtype not in set(FLOATS) - {"f32"}:
             options += draw.pick([[], [f"split={draw.number(1, 4)}"], ["split='stream'"]])

@@ -7,35 +7,29 @@ It shares no code with ours, and has no say (`Unknown`) where it does not know w
 from __future__ import annotations
 
 import ast
-import itertools
-from collections.abc import Iterable, Iterator
 from typing import Any
 
-import numpy as np
-
-from tests.fuzz.plain import folds, memory, shapes
+from tests.fuzz.plain import folds, loops, memory, shapes, threads
 from tests.fuzz.plain.numbers import I32, KINDS, Unknown, number
-from tests.fuzz.plain.tiles import STEPS, Tile
-from tests.fuzz.program import Argument, Program
+from tests.fuzz.plain.tiles import Tile
+from tests.fuzz.program import Argument, Program, one_to_a_byte
 
 __all__ = ["Unknown", "run"]
-
-NUMBER = itertools.count()
 
 
 def run(program: Program, given: list[Any]) -> None:
     """Run a program on arguments, whose arrays it changes; raise Unknown if it does not know."""
     space = {
         **KINDS, **shapes.FUNCTIONS, **folds.REDUCTIONS, **memory.FUNCTIONS,
+        **loops.FUNCTIONS, **threads.FUNCTIONS, "parallel": loops.pipeline,
         "cumsum": folds.cumsum, "scan": folds.scan, "reduce": folds.reduce, "dot": folds.dot,
         "min": _of_one_or_two(folds.REDUCTIONS["min"], shapes.minimum),
         "max": _of_one_or_two(folds.REDUCTIONS["max"], shapes.maximum),
-        "pipeline": _pipeline, "unroll": list, "__steps__": _steps,
+        "__steps__": loops.steps,
         "print": lambda *_: None, "partial": lambda *_, **__: None, "planar_snake": None,
     }  # fmt: skip
     tree = ast.fix_missing_locations(_Plain().visit(ast.parse(program.text)))
     exec(compile(tree, "<plain>", "exec"), space)  # noqa: S102  (the text of a generator)
-    STEPS.clear()
     arguments: list[Tile | memory.Ref] = []
     for value, parameter in zip(given, program.parameters.values(), strict=True):
         if not isinstance(parameter, Argument):
@@ -43,28 +37,14 @@ def run(program: Program, given: list[Any]) -> None:
             continue
         if parameter.initial is not None:
             value[...] = parameter.initial
-        arguments.append(memory.Ref(value, KINDS[parameter.dtype]))
+        held = one_to_a_byte(value) if parameter.layout == "packed" else value
+        arguments.append(memory.Ref(held, KINDS[parameter.dtype]))
     # Scratch that nobody wrote is read as zeros; the reference reports it.
-    with np.errstate(all="ignore"):
-        space["k"](*arguments)
+    threads.run(int(program.notes.get("warpgroups", 1)), space["k"], arguments)
 
 
 def _of_one_or_two(along: Any, of_two: Any) -> Any:
     return lambda x, *others, **options: of_two(x, *others) if others else along(x, **options)
-
-
-def _steps(items: Iterable[Any]) -> Iterator[Any]:
-    """Yield items, each as a step with a number of its own."""
-    for item in items:
-        STEPS.append(next(NUMBER))
-        yield item
-        STEPS.pop()
-
-
-def _pipeline(*axes: Any, **options: Any) -> Iterator[Any]:
-    counts = [a if isinstance(a, range) else range(int(a)) for a in axes]
-    for at in itertools.product(*counts):
-        yield at[0] if len(at) == 1 else at
 
 
 class _Plain(ast.NodeTransformer):

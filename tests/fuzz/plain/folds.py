@@ -171,17 +171,46 @@ def reduce(tiles: Any, axis: int, combine: Callable[..., Any]) -> Any:
     return _answer([placed(t.array, t.kind, without) for t in so_far[-1]], tiles)
 
 
-def dot(a: Any, b: Any, acc: Any = None, precision: str | None = None) -> Tile:
+def dot(
+    a: Any, b: Any, acc: Any = None, precision: str | None = None, a_scale: Any = None,
+    b_scale: Any = None,
+) -> Tile:  # fmt: skip
     """Return a product of matrices, of which every operand is exact in tf32."""
     a, b = tile_of(a), tile_of(b)
-    both = inside_of(a, 1)[0] & inside_of(b, 0)[:, 0]
-    x, y = (t.array.astype(np.float64) for t in (a, b))
+    rows = a if a.ndim > 1 else a[None, :]
+    columns = b if b.ndim > 1 else b[:, None]
+    x, y = rows.array.astype(np.float64), columns.array.astype(np.float64)
+    x, y = _scaled(x, a_scale), np.swapaxes(_scaled(np.swapaxes(y, -1, -2), b_scale), -1, -2)
+    gone = np.zeros(x.shape[-1], bool)
+    for mask in (rows.outside[-1], columns.outside[-2]):
+        gone |= False if mask is None else mask
+    left, right = np.where(gone, 0, x), np.where(gone[:, None], 0, y)
     with np.errstate(all="ignore"):
-        found = np.where(both, x, 0) @ np.where(both[:, None], y, 0)
+        found = left @ right
     kind = I32 if a.kind.kind == "int" else F64 if a.kind is F64 else F32
-    made = Tile(converted(found, F64, kind), kind, [a.outside[0], b.outside[1]],
-                a.is_outside or b.is_outside)  # fmt: skip
+    made = placed(converted(found, F64, kind), kind, [_first(rows, -1), _first(columns, -2)])
+    kept = [0 if x.ndim == 1 else slice(None) for x in (a, b)]
+    made = made[(*[slice(None)] * (made.ndim - 2), *kept)]
     return made if acc is None else elementwise(arithmetic(np.add), made, acc)
+
+
+def _first(x: Tile, axis: int) -> Tile:
+    """Return the first elements along an axis, as if they were inside."""
+    masks = list(x.outside)
+    masks[axis] = None
+    return Tile(np.take(x.array, [0], axis), x.kind, masks, x.is_outside)
+
+
+def _scaled(x: Array, scale: Any) -> Array:
+    """Return rows with blocks along the last axis scaled, by scales or by their image."""
+    if scale is None:
+        return x
+    scale = tile_of(scale).array.astype(np.float64)
+    if scale.ndim == 4:  # atoms of 128 rows by 4 scales
+        across, along_k = scale.shape[:2]
+        atoms = scale.reshape(across, along_k, 32, 4, 4).transpose(0, 3, 2, 1, 4)
+        scale = atoms.reshape(across * 128, along_k * 4)
+    return np.asarray(x * np.repeat(scale, x.shape[1] // scale.shape[1], axis=1))
 
 
 def _any(x: Tile, axis: int, inside: Array) -> tuple[Array, Kind]:

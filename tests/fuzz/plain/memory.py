@@ -11,18 +11,35 @@ from typing import Any
 
 import numpy as np
 
-from tests.fuzz.plain.numbers import Kind, Unknown, converted, kind_of, number
+from tests.fuzz.plain.numbers import I64, Kind, Unknown, converted, kind_of, number
 from tests.fuzz.plain.tiles import Tile, along, tile_of
 from tests.fuzz.program import Array, Shape
 
 
 @dataclass(frozen=True)
 class Window:
-    """`size` elements from `start`, `step` apart."""
+    """`size` elements from `start`, `step` apart, as far as they lie from `low` to `high`."""
 
     start: int
     size: int
     step: int = 1
+    low: int = 0
+    high: int = 2**63
+
+    def inside(self, outer: Window) -> Window:
+        """Return this window of another one, which ends where that one does."""
+        ends = outer.start, outer.start + (outer.size - 1) * outer.step
+        low, high = max(outer.low, min(ends)), min(outer.high, max(ends) + 1)
+        high = high if outer.size else low
+        start = outer.start + self.start * outer.step
+        return Window(start, self.size, outer.step * self.step, low, high)
+
+    def picked(self, which: Tile) -> Tile:
+        """Return indices of this window as those of the array, -1 where they lie outside."""
+        place = which.array.astype(np.int64)
+        at = self.start + place * self.step
+        inside = (place >= 0) & (place < self.size) & (at >= self.low) & (at < self.high)
+        return Tile(np.where(inside, at, -1), I64, which.outside, which.is_outside)
 
 
 def ds(start: Any, size: int, step: int = 1) -> Window:
@@ -69,6 +86,7 @@ class Ref:
         keys = [*(key if isinstance(key, tuple) else (key,))]
         if keys[0] is Ellipsis:
             return self
+        keys += [slice(None)] * (len(self.order) - len(keys))
         parts, order = list(self.parts), []
         for axis, item in zip(self.order, keys, strict=True):
             parts[axis] = self._along(axis, item)
@@ -81,14 +99,13 @@ class Ref:
         if not isinstance(before, Window):
             raise Unknown("a part of what indices pick")
         if isinstance(item, slice):
-            item = Window(int(item.start), int(item.stop) - int(item.start))
+            if item.start is None:
+                return before
+            item = Window(int(item.start), max(0, int(item.stop) - int(item.start)))
         if isinstance(item, Window):
-            start = before.start + item.start * before.step
-            return Window(start, item.size, before.step * item.step)
+            return item.inside(before)
         if isinstance(item, Tile) and item.ndim:
-            if before != Window(0, self.base.shape[axis]):
-                raise Unknown("indices of a part")
-            return item.live()
+            return before.picked(item.live())
         return before.start + int(item) * before.step
 
     def places(self) -> tuple[tuple[Array, ...], Array, list[Array | None], bool]:
@@ -104,6 +121,8 @@ class Ref:
                 continue
             place, at = self.order.index(axis), positions(part)
             good = (at >= 0) & (at < extent)
+            if isinstance(part, Window):
+                good &= (at >= part.low) & (at < part.high)
             masks[place] = ~good
             if isinstance(part, Tile):  # an index outside reads an ordinary zero
                 masks[place] = np.full(at.shape, True) if part.is_outside else part.outside[0]

@@ -74,6 +74,10 @@ def iota(shape: tuple[int, ...], axis: int) -> Tile:
     return Tile(np.broadcast_to(numbers, shape).astype(np.int64), I64, is_weak=True)
 
 
+def arange(count: int) -> Tile:
+    return iota((count,), 0)
+
+
 def broadcast_to(x: Any, shape: tuple[int, ...]) -> Tile:
     x = tile_of(x)
     return placed(np.broadcast_to(x.array, shape), x.kind, (x,), is_weak=x.is_weak)
@@ -126,6 +130,7 @@ FUNCTIONS = {
     "where": where, "minimum": minimum, "maximum": maximum, "clip": clip, "cdiv": cdiv,
     "round": rounded_to_even, "isnan": isnan, "isinf": isinf, "sqrt": of_floats(np.sqrt),
     "floor": of_floats(np.floor), "ceil": of_floats(np.ceil), "full": full, "zeros": zeros,
-    "iota": iota, "broadcast_to": broadcast_to, "transpose": transpose, "reshape": reshape,
+    "iota": iota, "arange": arange, "broadcast_to": broadcast_to, "transpose": transpose,
+    "reshape": reshape,
     "concat": concat, "stack": stack, "split": split, "take": take, "bitcast": bitcast,
 }  # fmt: skip
