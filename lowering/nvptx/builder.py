@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple
 
 from astdsl.lowering.nvptx import folding
 from astdsl.lowering.nvptx.asm.row import AsmRow
+from astdsl.lowering.nvptx.blocks import BasicBlock, Guard, Phi, require_type
 from astdsl.lowering.nvptx.debug import LineTable
 from astdsl.lowering.nvptx.globals import Globals
 from astdsl.lowering.nvptx.intrinsics import check_operands, signature
+from astdsl.lowering.nvptx.known import Known
 from astdsl.lowering.nvptx.values import (
     GENERIC,
     LV,
@@ -58,43 +60,6 @@ class _Lane(NamedTuple):
     line: str
 
 
-class _Block:
-    """A basic block: its phis, which may still grow, and its lines."""
-
-    __slots__ = ("ended", "label", "lines", "phis")
-
-    def __init__(self, label: Label) -> None:
-        self.label = label
-        self.lines: list[str] = []
-        self.phis: list[Phi] = []
-        self.ended = False
-
-    def text(self, unused: Set[str] = frozenset()) -> str:
-        if not self.ended:
-            raise AssertionError(f"block {self.label.name} does not end in a branch or return")
-        lines = [line for line in self.lines if line not in unused] if unused else self.lines
-        return "\n".join([f"{self.label.name}:", *(phi.text() for phi in self.phis), *lines])
-
-
-class Phi:
-    """A value chosen by the block we came from; arms are added as they become known."""
-
-    __slots__ = ("_arms", "value")
-
-    def __init__(self, value: LV) -> None:
-        self.value = value
-        self._arms: list[str] = []
-
-    def add(self, value: LV, source: Label) -> None:
-        """Give the value that arrives from the block `source`."""
-        _require_type(value, self.value.type, "phi")
-        self._arms.append(f"[ {value.name}, %{source.name} ]")
-
-    def text(self) -> str:
-        """Spell the instruction."""
-        return f"  {self.value.name} = phi {self.value.type} {', '.join(self._arms)}"
-
-
 class Builder:
     """Writes one kernel, instruction by instruction, at a cursor.
 
@@ -107,11 +72,15 @@ class Builder:
         self.name = name
         self.parameters = parameters
         self._names = 0
-        self._blocks: dict[str, _Block] = {}
+        self._blocks: dict[str, BasicBlock] = {}
         self._lanes: dict[str, _Lane] = {}
+        # What a widened value was before, by its name and the type it had.
+        self._narrow: dict[tuple[str, str], LV] = {}
+        self._never_read: dict[str, list[str]] = {}
         self._lines: LineTable | None = None
         self._debug = ""
-        self._block = self._new_block(Label("entry"))
+        self._guard: Guard | None = None
+        self._block = self._new_block(Label("entry"), Known())
 
     def debug(self, file: str, line: int) -> None:
         """Turn line information on: the kernel begins at `line` of `file`."""
@@ -125,9 +94,11 @@ class Builder:
             self._debug = f", !dbg {self._lines.location(file, line, column)}"
 
     def block(self, hint: str = "bb") -> Label:
-        """Make a new, empty basic block; the cursor stays."""
-        self._names += 1
-        return self._new_block(Label(f"{hint}.{self._names}")).label
+        """Make a new, empty basic block; the cursor stays.
+
+        The block under the cursor has to dominate it: what is made there is used there.
+        """
+        return self._make_block(hint, self._block.known.inside()).label
 
     def position(self, label: Label) -> None:
         """Move the cursor to the end of a block."""
@@ -141,18 +112,35 @@ class Builder:
     @contextmanager
     def guarded(self, predicate: LV, hint: str = "then") -> Iterator[None]:
         """Write the body for threads where `predicate` holds; go on with all of them."""
-        body, after = self.block(hint), self.block(f"{hint}.end")
-        self.cond_br(predicate, body, after)
-        self.position(body)
+        guard = self._reopened(predicate) or self._opened(predicate, hint)
+        self._block = guard.body
         yield
-        self.br(after)
-        self.position(after)
+        guard.leave_from(self._block)
+        self.br(guard.after.label)
+        self._block, self._guard = guard.after, guard
+
+    def _opened(self, predicate: LV, hint: str) -> Guard:
+        before = self._block
+        body = self._make_block(hint, before.known.inside())
+        after = self._make_block(f"{hint}.end", before.known)
+        self.cond_br(predicate, body.label, after.label)
+        return Guard(predicate, before, body, after)
+
+    def _reopened(self, predicate: LV) -> Guard | None:
+        """Return the guard that has just been left, to go on in its body: one branch for both.
+
+        What was computed since then moves in front of its branch.
+        """
+        guard = self._guard
+        if guard is None or guard.after is not self._block or guard.predicate != predicate:
+            return None
+        return guard if guard.reopen() else None
 
     def text(self) -> str:
         """Print the body of the kernel, from the attributes after its parameters on."""
         debug = f" !dbg {self._lines.subprogram}" if self._lines else ""
         blocks = "\n".join(block.text() for block in self._blocks.values())
-        unused = self._unused_lanes(blocks)
+        unused = self._unused_lanes(blocks).union(*self._never_read.values())
         if unused:
             blocks = "\n".join(block.text(unused) for block in self._blocks.values())
         return f"{debug} {{\n{blocks}\n}}"
@@ -169,12 +157,14 @@ class Builder:
         allowed = FLOAT_OPERATIONS if is_float(left.type) else INTEGER_OPERATIONS
         if operation not in allowed:
             raise AssertionError(f"{operation} does not apply to {left.type}")
-        _require_type(right, left.type, operation)
+        require_type(right, left.type, operation)
         folded = folding.binary(operation, left, right)
         if folded is not None:
             return folded
         flags = f" {flags}" if flags else ""
-        return self._value(left.type, f"{operation}{flags} {left.type} {left.name}, {right.name}")
+        return self._computed(
+            left.type, f"{operation}{flags} {left.type} {left.name}, {right.name}"
+        )
 
     def add(self, left: LV, right: LV) -> LV:
         """Add integers."""
@@ -210,7 +200,7 @@ class Builder:
 
     def fneg(self, value: LV) -> LV:
         """Flip the sign of floats, also of zeros and NaNs."""
-        return self._value(value.type, f"fneg {value.typed}")
+        return self._computed(value.type, f"fneg {value.typed}")
 
     def icmp(self, condition: str, left: LV, right: LV) -> LV:
         """Compare integers or pointers: ``eq ne slt sle sgt sge ult ule ugt uge``."""
@@ -223,11 +213,11 @@ class Builder:
 
     def select(self, condition: LV, yes: LV, no: LV) -> LV:
         """Choose between two values; neither is skipped."""
-        _require_type(no, yes.type, "select")
+        require_type(no, yes.type, "select")
         folded = folding.select(condition, yes, no)
         if folded is not None:
             return folded
-        return self._value(yes.type, f"select {condition.typed}, {yes.typed}, {no.typed}")
+        return self._computed(yes.type, f"select {condition.typed}, {yes.typed}, {no.typed}")
 
     def cast(self, operation: str, value: LV, type: str) -> LV:
         """Convert a value by one of LLVM's cast instructions; to its own type, for free."""
@@ -236,13 +226,18 @@ class Builder:
         if value.type == type:
             return value
         folded = folding.cast(operation, value, type)
+        if folded is None and operation == "trunc":
+            folded = self._narrow.get((value.name, type))
         if folded is not None:
             return folded
-        return self._value(type, f"{operation} {value.typed} to {type}")
+        converted = self._computed(type, f"{operation} {value.typed} to {type}")
+        if operation in ("zext", "sext"):
+            self._narrow[converted.name, value.type] = value
+        return converted
 
     def shared_address(self, pointer: LV) -> LV:
         """Give the 32-bit address of a place in shared memory, as inline PTX wants it."""
-        _require_type(pointer, SHARED, "shared_address")
+        require_type(pointer, SHARED, "shared_address")
         return self.cast("ptrtoint", pointer, "i32")
 
     def shared(self, offset_bytes: int) -> LV:
@@ -257,18 +252,23 @@ class Builder:
         It stands in the entry block, the only one where LLVM does so.
         """
         place = self._fresh(GENERIC, "variable")
-        entry = self._blocks["entry"].lines
-        entry[:0] = [
+        entry = self._blocks["entry"]
+        made = [
             f"  {place.name} = alloca {initial.type}",
             f"  store {initial.typed}, {place.typed}",
         ]
+        self._never_read[place.name] = made
+        entry.lines[:0] = made
+        entry.known.variables[place.name] = initial
         return place
 
     def gep(self, element: str, pointer: LV, index: LV) -> LV:
         """Move a pointer by `index` elements of type `element`."""
         if folding.number_of(index) == 0:
             return pointer
-        return self._value(pointer.type, f"getelementptr {element}, {pointer.typed}, {index.typed}")
+        return self._computed(
+            pointer.type, f"getelementptr {element}, {pointer.typed}, {index.typed}"
+        )
 
     def load(self, type: str, pointer: LV, align: int) -> LV:
         """Load a value; `align` in bytes is a promise."""
@@ -278,6 +278,28 @@ class Builder:
         """Store a value; `align` in bytes is a promise."""
         self._line(f"store {value.typed}, {pointer.typed}, align {align}{self._debug}")
 
+    def held(self, type: str, variable: LV) -> LV:
+        """Return what a variable holds."""
+        known = self._block.known
+        value = known.variables.get(variable.name)
+        if value is None:
+            value = self._fresh(type, "held")
+            self._block.lines.append(f"  {value.name} = load {type}, {variable.typed}")
+            self._never_read.pop(variable.name, None)
+            known.variables[variable.name] = value
+        known.uses_variables = True
+        return value
+
+    def hold(self, variable: LV, value: LV) -> None:
+        """Let a variable hold a value from now on."""
+        known = self._block.known
+        known.variables[variable.name] = value
+        known.uses_variables = True
+        line = f"  store {value.typed}, {variable.typed}"
+        self._block.lines.append(line)
+        if variable.name in self._never_read:
+            self._never_read[variable.name].append(line)
+
     def extract(self, vector: LV, lane: int) -> LV:
         """Take one lane out of a vector."""
         if not 0 <= lane < lanes_of(vector.type):
@@ -286,8 +308,8 @@ class Builder:
 
     def insert(self, into: LV, value: LV, lane: int) -> LV:
         """Replace one lane of a vector."""
-        _require_type(value, element_of(into.type), "insert")
-        return self._value(into.type, f"insertelement {into.typed}, {value.typed}, i32 {lane}")
+        require_type(value, element_of(into.type), "insert")
+        return self._computed(into.type, f"insertelement {into.typed}, {value.typed}, i32 {lane}")
 
     def pack(self, values: Sequence[LV]) -> LV:
         """Make a vector out of scalars, or of the vectors whose lanes they are."""
@@ -347,9 +369,9 @@ class Builder:
 
     def shuffle(self, left: LV, right: LV, lanes: Sequence[int]) -> LV:
         """Pick lanes from two vectors; the lanes of `right` count on from those of `left`."""
-        _require_type(right, left.type, "shuffle")
+        require_type(right, left.type, "shuffle")
         mask = ", ".join(f"i32 {lane}" for lane in lanes)
-        return self._value(
+        return self._computed(
             vector(len(lanes), element_of(left.type)),
             f"shufflevector {left.typed}, {right.typed}, <{len(lanes)} x i32> <{mask}>",
         )
@@ -370,7 +392,7 @@ class Builder:
 
     def cond_br(self, condition: LV, yes: Label, no: Label) -> None:
         """Go to one of two blocks."""
-        _require_type(condition, "i1", "cond_br")
+        require_type(condition, "i1", "cond_br")
         self._end(f"br i1 {condition.name}, label %{yes.name}, label %{no.name}")
 
     def ret(self) -> None:
@@ -410,7 +432,7 @@ class Builder:
         return self._call(found.name, found.result, operands, flags)
 
     def call(self, name: str, result: str, *operands: LV) -> LV:
-        """Call a function that the module defines (libdevice)."""
+        """Call a function that the module defines (libdevice); it only computes."""
         return self._call(name, result, operands, "")
 
     def special_register(self, name: str) -> LV:
@@ -420,21 +442,37 @@ class Builder:
     def _call(self, name: str, result: str, operands: Sequence[LV], flags: str) -> LV:
         given = ", ".join(operand.typed for operand in operands)
         flags = f"{flags} " if flags else ""
-        return self._value(result, f"call {flags}{result} @{name}({given}){self._debug}")
+        return self._computed(result, f"call {flags}{result} @{name}({given})", self._debug)
 
     def _compare(self, operation: str, condition: str, left: LV, right: LV) -> LV:
-        _require_type(right, left.type, operation)
+        require_type(right, left.type, operation)
         lanes = lanes_of(left.type)
         result = "i1" if element_of(left.type) == left.type else vector(lanes, "i1")
-        return self._value(result, f"{operation} {condition} {left.type} {left.name}, {right.name}")
+        return self._computed(
+            result, f"{operation} {condition} {left.type} {left.name}, {right.name}"
+        )
 
-    def _new_block(self, label: Label) -> _Block:
-        block = self._blocks[label.name] = _Block(label)
+    def _make_block(self, hint: str, known: Known) -> BasicBlock:
+        self._names += 1
+        return self._new_block(Label(f"{hint}.{self._names}"), known)
+
+    def _new_block(self, label: Label, known: Known) -> BasicBlock:
+        block = self._blocks[label.name] = BasicBlock(label, known)
         return block
 
     def _fresh(self, type: str, name: str) -> LV:
         self._names += 1
         return LV(type, f"%{name}.{self._names}")
+
+    def _computed(self, type: str, text: str, debug: str = "") -> LV:
+        """Return what an instruction computes from its operands alone; written once."""
+        block = self._block
+        value = block.known.find(text)
+        if value is None:
+            self._names += 1
+            value = block.known.made[text] = LV(type, f"%v.{self._names}")
+            block.lines.append(f"  {value.name} = {text}{debug}")
+        return value
 
     def _value(self, type: str, text: str) -> LV:
         self._names += 1
@@ -443,15 +481,12 @@ class Builder:
         return LV(type, name)
 
     def _line(self, text: str) -> None:
-        if self._block.ended:
-            raise AssertionError(f"block {self._block.label.name} has ended: {text}")
-        self._block.lines.append(f"  {text}")
+        block = self._block
+        if block.ended:
+            raise AssertionError(f"block {block.label.name} has ended: {text}")
+        block.lines.append(f"  {text}")
+        block.is_movable = False
 
     def _end(self, text: str) -> None:
         self._line(text)
         self._block.ended = True
-
-
-def _require_type(value: LV, type: str, operation: str) -> None:
-    if value.type != type:
-        raise AssertionError(f"{operation}: expected {type}, got {value.typed}")

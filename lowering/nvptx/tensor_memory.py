@@ -326,20 +326,20 @@ def write(emitter: Emitter, accumulator: Value, layout: Layout, registers: Seque
 
 def commit(emitter: Emitter) -> None:
     """Let the products issued so far arrive, by the thread that issued them."""
-    number = emitter.builder.load("i64", memory_of(emitter).products, 8)
+    number = emitter.builder.held("i64", memory_of(emitter).products)
     emitter.builder.asm(tcgen05.COMMIT, _barrier(emitter, _slot(emitter, number)))
 
 
 def count_product(emitter: Emitter) -> None:
     """Count one product, in every thread."""
     builder, place = emitter.builder, memory_of(emitter).products
-    builder.store(builder.add(builder.load("i64", place, 8), i64(1)), place, 8)
+    builder.hold(place, builder.add(builder.held("i64", place), i64(1)))
 
 
 def wait_for_products(emitter: Emitter, pending: int) -> None:
     """Wait until at most `pending` products are in flight."""
     builder, memory = emitter.builder, memory_of(emitter)
-    issued = builder.load("i64", memory.products, 8)
+    issued = builder.held("i64", memory.products)
     for behind in reversed(range(memory.most_unseen)):
         _wait_for(emitter, builder.sub(issued, i64(1 + pending + behind)))
     builder.asm(tcgen05.FENCE_AFTER)

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from astdsl.ir import ops
 from astdsl.ir.core import Block, Value
 from astdsl.lowering.layout.registers import Layout
-from astdsl.lowering.nvptx.builder import Phi
+from astdsl.lowering.nvptx.blocks import Phi
 from astdsl.lowering.nvptx.crew import Crew, known_warpgroup, own_warp
 from astdsl.lowering.nvptx.function import Emitter, llvm_type, lowers, lowers_tile
 from astdsl.lowering.nvptx.rules.elements import has_pairs, unpacked
@@ -196,15 +196,15 @@ def _counter(emitter: Emitter, op: ops.Counter) -> None:
 
 @lowers(ops.CounterRead)
 def _counter_read(emitter: Emitter, op: ops.CounterRead) -> None:
-    value = emitter.builder.load("i64", emitter.extra[op.counter], 8)
+    value = emitter.builder.held("i64", emitter.extra[op.counter])
     emitter.define(op.result, placed(emitter, op.result), [value])
 
 
 @lowers(ops.CounterAdd)
 def _counter_add(emitter: Emitter, op: ops.CounterAdd) -> None:
     builder, place = emitter.builder, emitter.extra[op.counter]
-    total = builder.add(builder.load("i64", place, 8), emitter.scalar(op.amount))
-    builder.store(total, place, 8)
+    total = builder.add(builder.held("i64", place), emitter.scalar(op.amount))
+    builder.hold(place, total)
 
 
 @lowers_tile(ops.WarpgroupId)

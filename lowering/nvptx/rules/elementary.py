@@ -17,7 +17,8 @@ from astdsl.lowering.layout.registers import Layout
 from astdsl.lowering.nvptx import libdevice
 from astdsl.lowering.nvptx.asm import arith
 from astdsl.lowering.nvptx.asm.row import AsmRow
-from astdsl.lowering.nvptx.builder import Builder, Phi
+from astdsl.lowering.nvptx.blocks import Phi
+from astdsl.lowering.nvptx.builder import Builder
 from astdsl.lowering.nvptx.function import Emitter, lowers_tile
 from astdsl.lowering.nvptx.rules.arith import multiply
 from astdsl.lowering.nvptx.rules.elements import ElementRule, in_single, lowers_elements

@@ -25,6 +25,7 @@ from astdsl.lowering.nvptx.access import (
 )
 from astdsl.lowering.nvptx.asm import barriers, copies
 from astdsl.lowering.nvptx.asm.memory import PREFETCH_L2, guarded_load, guarded_store
+from astdsl.lowering.nvptx.builder import Builder
 from astdsl.lowering.nvptx.function import (
     Emitter,
     as_memory,
@@ -298,13 +299,15 @@ def _state_layout(emitter: Emitter, op: ops.StateLayout) -> None:
 
 
 def _each_piece(
-    emitter: Emitter, op: ops.Copy, act: Callable[[Piece, list[LV], LV, LV], None]
+    emitter: Emitter,
+    op: ops.Copy,
+    starts: Sequence[LV],
+    act: Callable[[Piece, list[LV], LV, LV], None],
 ) -> None:
-    """Write one asynchronous copy for each TMA box of a window, by one thread."""
+    """Write one asynchronous copy for each TMA box of the window from `starts`, by one thread."""
     builder = emitter.builder
     layout = emitter.shared.layouts[op.buffer]
     slots = [builder.cast("trunc", emitter.scalar(v), "i32") for v in op.slot]
-    starts = [_coordinate(emitter, emitter.scalar(v)) for v in op.starts]
     first = builder.add(emitter.shared_address(op.buffer), slot_offset(emitter, op.buffer, slots))
     split = pieces(op, layout)
     tensor_map = emitter.arguments[op.ref].maps[split.key]
@@ -316,8 +319,12 @@ def _each_piece(
         act(piece, place, builder.add(first, i32(piece.offset_bytes)), tensor_map)
 
 
-def _coordinate(emitter: Emitter, start: LV) -> LV:
-    builder = emitter.builder
+def _coordinates(emitter: Emitter, op: ops.Copy) -> list[LV]:
+    """Return where a window starts, for TMA; outside of branches, so that copies share it."""
+    return [_coordinate(emitter.builder, emitter.scalar(start)) for start in op.starts]
+
+
+def _coordinate(builder: Builder, start: LV) -> LV:
     low = builder.intrinsic("llvm.smax", start, i64(-_FARTHEST_START))
     return builder.cast("trunc", builder.intrinsic("llvm.smin", low, i64(_FARTHEST_START)), "i32")
 
@@ -332,16 +339,17 @@ def _copy_in(emitter: Emitter, op: ops.CopyIn) -> None:
     def load(piece: Piece, place: list[LV], slot: LV, tensor_map: LV) -> None:
         builder.asm(row, slot, tensor_map, *place, barrier)
 
+    starts = _coordinates(emitter, op)
     with emitter.guarded(emitter.is_first_thread(), "issue"):
         if not op.predicate:
             builder.asm(barriers.MBARRIER_ARRIVE_EXPECT_TX, barrier, i32(split.total_bytes))
-            _each_piece(emitter, op, load)
+            _each_piece(emitter, op, starts, load)
             return
         wanted = emitter.scalar(op.predicate[0])
         total = builder.select(wanted, i32(split.total_bytes), i32(0))
         builder.asm(barriers.MBARRIER_ARRIVE_EXPECT_TX, barrier, total)
         with emitter.guarded(wanted, "copy"):
-            _each_piece(emitter, op, load)
+            _each_piece(emitter, op, starts, load)
 
 
 @lowers(ops.CopyOut)
@@ -355,8 +363,9 @@ def _copy_out(emitter: Emitter, op: ops.CopyOut) -> None:
     issues = emitter.is_first_thread()
     if op.predicate:
         issues = builder.and_(issues, emitter.scalar(op.predicate[0]))
+    starts = _coordinates(emitter, op)
     with emitter.guarded(issues, "issue"):
-        _each_piece(emitter, op, store)
+        _each_piece(emitter, op, starts, store)
 
 
 @lowers(ops.CommitGroup)
@@ -367,10 +376,10 @@ def _commit_group(emitter: Emitter, op: ops.CommitGroup) -> None:
 
 @lowers(ops.WaitGroup)
 def _wait_group(emitter: Emitter, op: ops.WaitGroup) -> None:
-    """Let the thread that issues copies wait for its groups, then let everybody go on."""
     with emitter.guarded(emitter.is_first_thread(), "wait"):
         emitter.builder.asm(copies.bulk_wait(op.pending, read=op.read_only))
-    emitter.synchronise()
+    if op.meets:
+        emitter.synchronise()
 
 
 def barrier_address(emitter: Emitter, barrier: object, index: object) -> LV:

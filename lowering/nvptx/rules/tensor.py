@@ -72,12 +72,12 @@ class _Registers:
 
     def held(self, builder: Builder) -> list[LV]:
         """Read them."""
-        return [builder.load(self.type, place, 4) for place in self.places]
+        return [builder.held(self.type, place) for place in self.places]
 
     def keep(self, builder: Builder, values: Sequence[LV]) -> None:
         """Write them."""
         for place, value in zip(self.places, values, strict=True):
-            builder.store(value, place, 4)
+            builder.hold(place, value)
 
 
 @lowers(ops.AllocAccumulator)

@@ -3,7 +3,7 @@
 import pytest
 
 from astdsl.lowering.nvptx.asm import barriers, wgmma
-from astdsl.lowering.nvptx.values import constant, i1, i32, i64, undefined
+from astdsl.lowering.nvptx.values import LV, constant, i1, i32, i64, undefined
 from tests.lowering.nvptx.kernels import begin, element, loop, ptx_of
 
 
@@ -79,6 +79,114 @@ def test_a_guarded_body_runs_under_its_predicate_only() -> None:
     assert ptx.index("bra") < ptx.index("mbarrier.init") < ptx.index("bar.sync")
 
 
+def test_neighbouring_guards_of_one_predicate_are_one_branch() -> None:
+    module, builder = begin()
+    tid = builder.special_register("tid.x")
+    first = builder.icmp("eq", tid, i32(0))
+    count = builder.variable(i32(0))
+    for offset_bytes in (0, 8):
+        with builder.guarded(first, "leader"):
+            address = builder.shared_address(builder.shared(offset_bytes))
+            builder.asm(barriers.MBARRIER_INIT, address, i32(1))
+        builder.hold(count, builder.add(builder.held("i32", count), tid))
+    builder.store(builder.held("i32", count), element(builder, "y", "i32"), 4)
+    builder.ret()
+    assert module.text().count("br i1") == 1
+    body = module.text().partition("\nleader.")[2].partition("br label")[0]
+    assert body.count("mbarrier.init") == 2
+
+
+@pytest.mark.parametrize("between", ["barrier", "memory", "another predicate"])
+def test_guards_stay_apart_where_something_happens_between_them(between: str) -> None:
+    module, builder = begin()
+    tid = builder.special_register("tid.x")
+    first = builder.icmp("eq", tid, i32(0))
+    address = builder.shared_address(builder.shared(0))
+    with builder.guarded(first, "leader"):
+        builder.asm(barriers.MBARRIER_INIT, address, i32(1))
+    if between == "barrier":
+        builder.asm(barriers.bar_sync(0, 128))
+    elif between == "memory":
+        builder.load("i32", builder.shared(8), 4)
+    else:
+        first = builder.icmp("eq", tid, i32(1))
+    with builder.guarded(first, "leader"):
+        builder.asm(barriers.MBARRIER_INIT, address, i32(1))
+    builder.ret()
+    assert module.text().count("br i1") == 2
+
+
+def test_a_value_is_computed_once_where_its_making_dominates() -> None:
+    module, builder = begin()
+    tid = builder.special_register("tid.x")
+    first = builder.icmp("eq", tid, i32(0))
+    outside = builder.add(tid, i32(1))
+    with builder.guarded(first):
+        assert builder.add(builder.special_register("tid.x"), i32(1)) == outside
+        inside = builder.add(tid, i32(2))
+        assert builder.add(tid, i32(2)) == inside
+    builder.asm(barriers.bar_sync(0, 128))
+    assert builder.add(tid, i32(1)) == outside
+    assert builder.add(tid, i32(2)) != inside
+
+
+def test_a_narrowed_value_that_was_widened_is_what_it_was() -> None:
+    _, builder = begin()
+    tid = builder.special_register("tid.x")
+    assert builder.cast("trunc", builder.cast("zext", tid, "i64"), "i32") == tid
+
+
+def test_what_a_variable_holds_is_known_until_ways_meet() -> None:
+    _, builder = begin()
+    tid = builder.special_register("tid.x")
+    first = builder.icmp("eq", tid, i32(0))
+    place = builder.variable(i32(7))
+    assert builder.held("i32", place) == i32(7)
+    builder.hold(place, tid)
+    with builder.guarded(first):
+        builder.asm(barriers.bar_sync(0, 128))
+    assert builder.held("i32", place) == tid
+    with builder.guarded(first):
+        builder.hold(place, i32(8))
+        assert builder.held("i32", place) == i32(8)
+    seen = builder.held("i32", place)
+    assert seen not in (tid, i32(7), i32(8))
+    assert builder.held("i32", place) == seen
+
+
+def test_what_a_nested_guard_puts_into_a_variable_is_not_overlooked() -> None:
+    _, builder = begin()
+    tid = builder.special_register("tid.x")
+    place = builder.variable(i32(7))
+    with builder.guarded(builder.icmp("ult", tid, i32(32))):
+        with builder.guarded(builder.icmp("eq", tid, i32(0))):
+            builder.hold(place, i32(8))
+        assert builder.held("i32", place) not in (i32(7), i32(8))
+    assert builder.held("i32", place) not in (i32(7), i32(8))
+
+
+def test_a_variable_in_a_loop_holds_what_the_last_turn_left() -> None:
+    _, builder = begin()
+    place = builder.variable(i32(7))
+    seen = []
+
+    def turn(step: LV) -> None:
+        seen.append(builder.held("i32", place))
+        builder.hold(place, step)
+
+    loop(builder, 4, turn)
+    assert seen[0] != i32(7)
+    assert builder.held("i32", place) not in (seen[0], i32(7))
+
+
+def test_a_variable_that_nobody_reads_is_not_written() -> None:
+    module, builder = begin()
+    place = builder.variable(i32(0))
+    builder.hold(place, builder.special_register("tid.x"))
+    builder.ret()
+    assert place.name not in module.text()
+
+
 def test_vectors_are_packed_unpacked_splatted_and_shuffled() -> None:
     module, builder = begin()
     address = element(builder, "x", "<4 x float>")
@@ -108,12 +216,12 @@ def test_a_variable_becomes_registers() -> None:
 
     def accumulate(_step: object) -> None:
         value = builder.load("float", element(builder, "y"), 4)
-        total = builder.binary("fadd", builder.load("float", place, 4), value)
-        builder.store(total, place, 4)
+        total = builder.binary("fadd", builder.held("float", place), value)
+        builder.hold(place, total)
         builder.asm(barriers.bar_sync(0, 128))
 
     loop(builder, count, accumulate)
-    builder.store(builder.load("float", place, 4), element(builder, "y"), 4)
+    builder.store(builder.held("float", place), element(builder, "y"), 4)
     builder.ret()
     assert ".local" not in ptx_of(module)
 
