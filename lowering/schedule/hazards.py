@@ -179,7 +179,7 @@ class _Walk:
             pending.awaited.update(self.waits.awaited(op))
         if self.waits.meet(op):
             pending.met()
-        if isinstance(op, _BARRIERS):
+        if isinstance(op, _BARRIERS) and getattr(op, "meets", True):
             pending.clear()
         elif isinstance(op, ops.ProductWait):
             pending.waited = True

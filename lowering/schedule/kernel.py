@@ -73,7 +73,8 @@ def _schedule_launch(launch: ops.Launch, module: Module, target: Target) -> ops.
     with scheduler.writing(Maker(launch.span)) as maker:
         scheduler.run(launch.body.ops[:-1])
         if scheduler.stores_asynchronously:
-            maker.add_op(ops.WaitGroup(span=launch.span, pending=0))
+            # The memory of a block is its own until its last thread has ended.
+            maker.add_op(ops.WaitGroup(span=launch.span, pending=0, meets=False))
     body = Maker(launch.span)
     body.ops = [*scheduler.allocations.ops, *maker.ops]
     if launch.per_warpgroup:

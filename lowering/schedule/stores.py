@@ -4,6 +4,7 @@ Before
     store out[window], value
 After
     wait until the slot has been read; store slot, value; fence; copy_out slot -> window; commit
+    (outside of loops nothing has used the slot before, and nothing is waited for)
 
 A large store becomes one. Invariant: copies that may write the same elements twice are not made
 asynchronous, since their order would be lost.
@@ -66,7 +67,8 @@ def _copy_out(scheduler: BlockScheduler, op: ops.Store) -> None:
     ).result
     counter = before.add_op(ops.Counter(span=op.span)).result
     buffer.hint, counter.hint = f"{op.ref.hint}_out", "stores"
-    maker.add_op(ops.WaitGroup(span=op.span, pending=slots - 1, read_only=True))
+    if scheduler.loops:
+        maker.add_op(ops.WaitGroup(span=op.span, pending=slots - 1, read_only=True))
     number = maker.add_op(ops.CounterRead(span=op.span, counter=counter)).result
     slot = maker.remainder(number, maker.number(slots))
     zeros = tuple(maker.number(0) for _ in tile.shape)

@@ -63,7 +63,7 @@ class Window(Op):
         rank = self.ref.ref.rank
         lengths = {len(self.starts), len(self.sizes), len(self.steps), len(self.kept)}
         assert lengths == {rank}, f"{type(self).__name__}: window of {lengths} axes on rank {rank}"
-        assert all(v.type == INDEX for v in self.starts), "window starts are i64"
+        assert all(v.type is INDEX or v.type == INDEX for v in self.starts), "window starts are i64"
         dropped = zip(self.sizes, self.kept, strict=True)
         assert all(k or s == 1 for s, k in dropped), "a dropped axis has extent 1"
 
@@ -239,8 +239,12 @@ class CommitGroup(Op):
 
 
 class WaitGroup(Op):
-    """Wait until at most `pending` newest groups are in flight; `read_only`: have not read yet."""
+    """Wait until at most `pending` newest groups are in flight; `read_only`: have not read yet.
+
+    The thread that issues copies waits for its groups; if `meets`, all the others for it.
+    """
 
     effect = ACTS
     pending: int
     read_only: bool = False
+    meets: bool = True
