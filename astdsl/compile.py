@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from astdsl import backend
+from astdsl import backend, store
 from astdsl.backend import Assembler, Compiled, Cubin
 from astdsl.errors import UnsupportedFeature
 from astdsl.frontend.trace import Traced, TracedArgument, trace_kernel
@@ -70,15 +70,19 @@ class Program:
         return self._codes[target]
 
     def _find_code(self, target: str, before: Callable[[], None]) -> Code:
+        if not store.private_folder():
+            return self._make_code(target, before)
         key = kept.code_key(self.module, target, backend.compiler_identity())
         found = None if _tells_layouts(self.module) else kept.read_code(key)
-        if found is not None:
-            return found
+        if found is None:
+            found = self._make_code(target, before)
+            kept.write_code(key, found)
+        return found
+
+    def _make_code(self, target: str, before: Callable[[], None]) -> Code:
         before()
         compiled = self.compiled(target)
-        made = Code(compiled.ptx, compiled.plan)
-        kept.write_code(key, made)
-        return made
+        return Code(compiled.ptx, compiled.plan)
 
     def cubin(self, target: str) -> Cubin:
         """Return the assembled kernel for a target: from the disk where it is kept."""

@@ -7,6 +7,7 @@ contiguous axis of the arrays that it is copied from or to, and what a product t
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 from astdsl.errors import OutOfSharedMemory, UnsupportedFeature
 from astdsl.ir import ops
@@ -30,26 +31,25 @@ def plan_shared(body: Block, target: Target, runners: int = 1) -> SharedPlan:
     `runners` is the number of warpgroups that run the body, each for itself.
     """
     plan = SharedPlan(runners=runners)
-    allocations = [op for op in walk(body) if isinstance(op, ops.AllocSmem)]
-    for op in walk(body):
+    program = list(walk(body))
+    allocations = [op for op in program if isinstance(op, ops.AllocSmem)]
+    for op in program:
         if isinstance(op, ops.AllocBarrier):
             plan.place_barriers(op.result, op.count, owners=op.owners)
     uses = (ops.MatrixMultiply, ops.AllocTmem)
-    if target.has(TCGEN05) and any(isinstance(op, uses) for op in walk(body)):
+    if target.has(TCGEN05) and any(isinstance(op, uses) for op in program):
         plan.reserve_tensor_memory(product_barriers(body))
-    unions = [
-        op for op in walk(body) if isinstance(op, ops.Overlap) and op.refs[0].ref.space == SMEM
-    ]
+    unions = [op for op in program if isinstance(op, ops.Overlap) and op.refs[0].ref.space == SMEM]
     shared = {v for union in unions for v in union.refs}
     by_value = {op.result: op for op in allocations}
     for allocation in allocations:
         if allocation.result not in shared:
-            _place(plan, allocation, body, target)
+            _place(plan, allocation, program, target)
     for union in unions:
         plan.begin_union()
         for group in union.groups():
             for value in group:
-                _place(plan, by_value[value], body, target)
+                _place(plan, by_value[value], program, target)
                 _require_unpadded(plan, by_value[value])
             plan.end_group()
         plan.end_union()
@@ -57,8 +57,8 @@ def plan_shared(body: Block, target: Target, runners: int = 1) -> SharedPlan:
     return plan
 
 
-def _place(plan: SharedPlan, op: ops.AllocSmem, body: Block, target: Target) -> None:
-    layout = _layout(op, body, target)
+def _place(plan: SharedPlan, op: ops.AllocSmem, program: Sequence[Op], target: Target) -> None:
+    layout = _layout(op, program, target)
     plan.place_buffer(op.result, layout, _slots(op, layout), owners=op.owners)
 
 
@@ -119,18 +119,18 @@ def _slots(op: ops.AllocSmem, layout: BufferLayout) -> int:
     return math.prod(op.shape[:lead])
 
 
-def _layout(op: ops.AllocSmem, body: Block, target: Target) -> BufferLayout:
-    copies = [c for c in walk(body) if isinstance(c, ops.Copy) and c.buffer is op.result]
-    lead = _slot_axes(op.result, body)
+def _layout(op: ops.AllocSmem, program: Sequence[Op], target: Target) -> BufferLayout:
+    copies = [c for c in program if isinstance(c, ops.Copy) and c.buffer is op.result]
+    lead = _slot_axes(op.result, program)
     shape = op.shape[lead:]
-    stated = _stated(op, lead, body)
+    stated = _stated(op, lead, program)
     if stated:
         return stated
     if not shape:
         return buffer_layout((1,), op.dtype, (0,))
     order = _order(copies, len(shape))
-    allocated = padded_operand(op.result, shape, order, body, target)
-    swizzled = order[0] != len(shape) - 1 or not _is_read_in_rows(op, body)
+    allocated = padded_operand(op.result, shape, order, program, target)
+    swizzled = order[0] != len(shape) - 1 or not _is_read_in_rows(op, program)
     return buffer_layout(shape, op.dtype, order, swizzled=swizzled, allocated=allocated)
 
 
@@ -145,28 +145,28 @@ _ACROSS_ROWS = (
 )
 
 
-def _is_read_in_rows(op: ops.AllocSmem, body: Block) -> bool:
+def _is_read_in_rows(op: ops.AllocSmem, program: Sequence[Op]) -> bool:
     """Whether threads reach a copied buffer only along its rows, as wide as all others.
 
     Then nothing meets in a bank without a swizzle either, and boxes are as wide as TMA copies.
     """
-    copies = [c for c in walk(body) if isinstance(c, ops.Copy)]
+    copies = [c for c in program if isinstance(c, ops.Copy)]
     copied = {c.buffer for c in copies}
-    if op.result not in copied or any(isinstance(o, _ACROSS_ROWS) for o in walk(body)):
+    if op.result not in copied or any(isinstance(o, _ACROSS_ROWS) for o in program):
         return False
     has_rows = all(_kept_order(c) == tuple(reversed(range(sum(c.kept)))) for c in copies)
     return has_rows and len({buffer.ref.dtype.bits for buffer in copied}) == 1
 
 
-def _statements(op: ops.AllocSmem, body: Block) -> list[ops.AllocSmem | ops.StateLayout]:
+def _statements(op: ops.AllocSmem, program: Sequence[Op]) -> list[ops.AllocSmem | ops.StateLayout]:
     """Return what states the physical layout of a buffer."""
-    more = [s for s in walk(body) if isinstance(s, ops.StateLayout) and s.ref is op.result]
+    more = [s for s in program if isinstance(s, ops.StateLayout) and s.ref is op.result]
     return [*([op] if op.transforms else []), *more]
 
 
-def _stated(op: ops.AllocSmem, lead: int, body: Block) -> BufferLayout | None:
+def _stated(op: ops.AllocSmem, lead: int, program: Sequence[Op]) -> BufferLayout | None:
     """Return the layout of one slot, as stated of the whole buffer; None where nothing is."""
-    statements = _statements(op, body)
+    statements = _statements(op, program)
     if not statements:
         return None
     longest = max(statements, key=lambda s: len(s.transforms))
@@ -190,10 +190,10 @@ def _stated(op: ops.AllocSmem, lead: int, body: Block) -> BufferLayout | None:
     return stated_layout(op.shape[lead:], op.dtype, moved, swizzle_of(longest.transforms))
 
 
-def _slot_axes(buffer: Value, body: Block) -> int:
+def _slot_axes(buffer: Value, program: Sequence[Op]) -> int:
     """Return how many leading axes count slots: what all of its uses index first."""
     found: dict[int, Span] = {}
-    for op in walk(body):
+    for op in program:
         for slot in _slots_used(op, buffer):
             found.setdefault(len(slot), op.span)
     if len(found) > 1:

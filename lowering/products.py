@@ -8,10 +8,11 @@ with zeros.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from astdsl.ir import ops
-from astdsl.ir.core import Block, Value, walk
+from astdsl.ir.core import Block, Op, Value, walk
 from astdsl.ir.dtypes import DType, bf16, f8e4m3, f8e5m2, f8e8m0, f16, f32, i8, i32, tf32, u8
 from astdsl.ir.types import AccumulatorType, RefType
 from astdsl.lowering.layout.registers import is_half
@@ -186,7 +187,7 @@ def padded_operand(
     buffer: Value,
     shape: tuple[int, ...],
     order: tuple[int, ...],
-    body: Block,
+    program: Sequence[Op],
     target: Target,
 ) -> tuple[int, ...]:
     """Return the extents to allocate for a slot: M and N are rounded up to what a product covers.
@@ -194,7 +195,7 @@ def padded_operand(
     `order` lists the axes, contiguous first; rows contiguous along M or N are whole swizzles.
     """
     allocated = list(shape)
-    for op in walk(body):
+    for op in program:
         if isinstance(op, ops.MatrixMultiply) and buffer in (op.a, op.b):
             if op.a is buffer:
                 axis, covered = (1 if op.a_transposed else 0), rows_of(op, target)

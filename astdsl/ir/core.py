@@ -82,12 +82,13 @@ class Node(metaclass=_NodeMeta):
 
     def __init__(self, **values: Any) -> None:
         cls = type(self)
-        given = cls.defaults | values
+        given = values if len(values) == len(cls.fields) else cls.defaults | values
         if given.keys() != cls.fields.keys():
             wrong = sorted(given.keys() ^ cls.fields.keys())
             raise AssertionError(f"{cls.__name__}: missing or unknown fields {', '.join(wrong)}")
+        put = object.__setattr__
         for name, value in given.items():
-            object.__setattr__(self, name, value)
+            put(self, name, value)
 
     def __setattr__(self, name: str, value: object) -> None:
         raise AssertionError(f"{type(self).__name__} is immutable: cannot set {name}")
@@ -109,7 +110,7 @@ class Op(Node):
     """An operation. A subclass declares fields, `effect`, and its results' types."""
 
     span: Span
-    extra_slots = ("operands", "regions", "results")
+    extra_slots = ("is_sound", "operands", "regions", "results")
     effect: ClassVar[str] = PURE
     # Whether regions use nothing that is made outside of them.
     isolated: ClassVar[bool] = False
@@ -118,23 +119,27 @@ class Op(Node):
     operands: ClassVar[tuple[Value, ...]]
     regions: ClassVar[tuple[Block, ...]]
     results: ClassVar[tuple[Value, ...]]
+    # Whether `verify` has been asked already: nothing changes what it says.
+    is_sound: ClassVar[bool]
 
     def __init__(self, **values: Any) -> None:
         super().__init__(**values)
         self._complete()
 
     def _complete(self) -> None:
-        object.__setattr__(self, "operands", self._flat(OPERAND))
-        object.__setattr__(self, "regions", self._flat(REGION))
+        put = object.__setattr__
+        put(self, "is_sound", False)
+        put(self, "operands", self._flat(OPERAND))
+        put(self, "regions", self._flat(REGION))
         hint = self.result_hint()
-        object.__setattr__(self, "results", tuple(Value(t, hint) for t in self.result_types()))
+        put(self, "results", tuple([Value(t, hint) for t in self.result_types()]))
 
     def remade(self, changes: dict[str, Any]) -> Self:
         """Return an operation with some fields changed, and new results with the old hints."""
         new = object.__new__(type(self))
+        put = object.__setattr__
         for name in type(self).fields:
-            value = changes[name] if name in changes else getattr(self, name)
-            object.__setattr__(new, name, value)
+            put(new, name, changes[name] if name in changes else getattr(self, name))
         new._complete()
         for old, made in zip(self.results, new.results, strict=False):
             made.hint = old.hint
@@ -164,9 +169,12 @@ class Op(Node):
         return value
 
     def _flat(self, role: str) -> tuple[Any, ...]:
+        names = type(self).by_role[role]
+        if not names:
+            return ()
         many = type(self).many
         found: tuple[Any, ...] = ()
-        for name in type(self).by_role[role]:
+        for name in names:
             value = getattr(self, name)
             found += value if name in many else (value,)
         return found

@@ -39,7 +39,7 @@ def replace_body(module: Module, body: Block) -> Module:
 
 def substitute(op: AnyOp, mapping: Mapping[Value, Value]) -> AnyOp:
     """Return an operation with mapped operands (not inside its regions), the same if none is."""
-    if mapping.keys().isdisjoint(op.operands):
+    if not mapping or mapping.keys().isdisjoint(op.operands):
         return op
     changes = {n: _mapped(v, mapping) for n, v in op.values_of(OPERAND) if _is_mapped(v, mapping)}
     return replace_fields(op, **changes)
@@ -59,6 +59,8 @@ def _mapped(values: Any, mapping: Mapping[Value, Value]) -> Any:
 
 def map_regions(op: AnyOp, change: Callable[[Block], Block]) -> AnyOp:
     """Return an operation with `change` applied to each region, the same if none changed."""
+    if not op.regions:
+        return op
     changes = {}
     for name, regions in op.values_of(REGION):
         if isinstance(regions, tuple):
@@ -105,7 +107,7 @@ def _rewrite(block: Block, find: Callable[[Op], Handler | None], values: Values)
 
     for op in block.ops:
         new = substitute(op, values)
-        new = map_regions(new, inside) if new.regions else new
+        new = map_regions(new, inside)
         handle = find(new)
         replacement = None if handle is None else handle(new, emit)
         if replacement is None:

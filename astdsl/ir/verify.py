@@ -45,11 +45,16 @@ class _Verifier:
                 raise AssertionError(_complaint(op, f"operand {value} {seen}"))
         for region in op.regions:
             self._region(op, region)
+        if not op.is_sound:
+            self._verify(op)
+        self.define(op.results, type(op).__name__)
+
+    def _verify(self, op: Op) -> None:
         try:
             op.verify()
         except AssertionError as error:
             raise AssertionError(_complaint(op, str(error))) from error
-        self.define(op.results, type(op).__name__)
+        object.__setattr__(op, "is_sound", True)
 
     def _region(self, owner: Op, region: Block) -> None:
         outer, count = self.visible, len(self.visible)

@@ -31,7 +31,11 @@ def conflicts_of(addresses: NDArray[np.int64], width_bytes: int) -> int:
     lanes = PART_BYTES // width_bytes
     most = 1
     for start in range(0, len(addresses), lanes):
-        words = addresses[start : start + lanes, None] // WORD_BYTES
+        part = addresses[start : start + lanes]
+        first = part.min() // WORD_BYTES * WORD_BYTES
+        if part.max() + width_bytes <= first + PART_BYTES:
+            continue  # Side by side: a bank for each word.
+        words = part[:, None] // WORD_BYTES
         every = set((words + np.arange(width_bytes // WORD_BYTES)).ravel().tolist())
         most = max(most, *Counter(word % BANKS for word in every).values())
     return most

@@ -34,8 +34,10 @@ class Elementwise(Op):
         return (self.operands[0].tile,)
 
     def verify(self) -> None:
-        types = {v.tile for v in self.operands}
-        assert len(types) == 1, f"{type(self).__name__}: operands differ: {sorted(map(str, types))}"
+        first = self.operands[0].tile
+        if any(v.type is not first and v.tile != first for v in self.operands):
+            types = sorted({str(v.tile) for v in self.operands})
+            raise AssertionError(f"{type(self).__name__}: operands differ: {types}")
 
 
 class Unary(Elementwise):
