@@ -31,6 +31,8 @@ _LARGE_PAGES = (
     f"glibc.malloc.mmap_threshold={256 << 20}",
     f"glibc.malloc.trim_threshold={1 << 30}",
 )
+# Where Linux keeps files in memory: five small ones take a quarter of what they take on a disk.
+_MEMORY = "/dev/shm"  # noqa: S108  (a folder of our own is made there)
 # How often a process that has not opened its text is looked at.
 _LOOK_SECONDS = 0.002
 
@@ -120,17 +122,28 @@ class Ptxas:
                 stdout=said,
                 stderr=subprocess.STDOUT,
                 env=_environment(self._folder_name),
+                # Python's own are not inherited anyhow, and it starts in half the time.
+                close_fds=False,
             )
         return self._process
 
     @property
     def _folder_name(self) -> str:
         if self._folder is None:
-            self._folder = tempfile.TemporaryDirectory(prefix="astdsl-")
+            self._folder = _private_folder()
         return self._folder.name
 
     def _file(self, name: str) -> Path:
         return Path(self._folder_name, name)
+
+
+def _private_folder() -> tempfile.TemporaryDirectory[str]:
+    """Make a folder that only the user reads: in memory, unless the user names a place."""
+    in_memory = None if os.environ.get("TMPDIR") else _MEMORY
+    try:
+        return tempfile.TemporaryDirectory(prefix="astdsl-", dir=in_memory)
+    except OSError:
+        return tempfile.TemporaryDirectory(prefix="astdsl-")
 
 
 def _wait(process: subprocess.Popen[bytes], seconds: float) -> None:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import errno
 import os
 import subprocess
+import tempfile
 import time
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
 
-from astdsl.lowering.nvptx import tools
+from astdsl.lowering.nvptx import ptxas, tools
 from astdsl.lowering.nvptx.ptxas import AssemblyFailed, Ptxas
 from astdsl.lowering.target import SM_90A
 
@@ -151,3 +152,26 @@ def test_tunables_of_the_user_come_after_ours(
     assert tunables.startswith("glibc.malloc.hugetlb=1:")
     assert tunables.endswith(":glibc.malloc.perturb=1")
     assert folder != os.environ.get("TMPDIR")
+
+
+def _folder_it_sees(tmp_path: Path) -> Path:
+    script = tmp_path / "ptxas"
+    script.write_text('#!/bin/sh\necho "$TMPDIR" >&2\nexit 3\n')
+    script.chmod(0o700)
+    with pytest.raises(AssemblyFailed) as caught, Ptxas(str(script), SM_90A) as told:
+        told.assemble(EMPTY)
+    return Path(str(caught.value).strip())
+
+
+def test_its_folder_is_where_the_user_says(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    assert _folder_it_sees(tmp_path).parent == tmp_path
+
+
+def test_its_folder_is_on_the_disk_where_none_can_be_in_memory(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.delenv("TMPDIR", raising=False)
+    monkeypatch.setattr(ptxas, "_MEMORY", str(tmp_path / "missing"))
+    assert _folder_it_sees(tmp_path).parent == Path(tempfile.gettempdir())
