@@ -83,6 +83,17 @@ def contiguous_axis(ref: RefType) -> int:
     return ref.rank - 1 - ref.strides[::-1].index(1)
 
 
+# What to do about memory that TMA cannot fill: where its layout is stated, and where it is ours.
+OTHER_LAYOUT = (
+    "leave the layout to the compiler, or take tiles of 8 rows of 128 bytes; taller ones take "
+    "fewer boxes"
+)
+OTHER_WINDOW = (
+    "a row runs along the axis of the array that is contiguous: take more of it, or let tiles do "
+    "it, `buffer[...] = x[window]`"
+)
+
+
 def pieces(op: ops.Copy, layout: BufferLayout) -> Split:
     """Cut the copy of a window from or to a slot of `layout` into boxes."""
     kept = [a for a, k in enumerate(op.kept) if k]
@@ -115,7 +126,7 @@ def _check_boxes(op: ops.Copy, layout: BufferLayout, box: list[int], count: int)
     }  # fmt: skip
     for said, holds in wrong.items():
         if holds:
-            raise _unsuited(op, said)
+            raise _unsuited(op, said, OTHER_LAYOUT if layout.is_stated else OTHER_WINDOW)
 
 
 def _check_places(op: ops.Copy, boxes: list[Piece]) -> None:
@@ -123,15 +134,12 @@ def _check_places(op: ops.Copy, boxes: list[Piece]) -> None:
     wrong = next((b.offset_bytes for b in boxes if b.offset_bytes % PLAIN_ALIGN_BYTES), 0)
     if wrong:
         said = f"a part begins at byte {wrong}, and TMA writes at multiples of {PLAIN_ALIGN_BYTES}"
-        raise _unsuited(op, said)
+        raise _unsuited(op, said, OTHER_LAYOUT)
 
 
-def _unsuited(op: ops.Copy, said: str) -> UnsupportedFeature:
+def _unsuited(op: ops.Copy, said: str, way_out: str) -> UnsupportedFeature:
     return UnsupportedFeature(
-        f"a copy cannot fill or empty this memory: {said}",
-        (op.span, "the copy"),
-        help="leave the layout to the compiler, or take tiles of 8 rows of 128 bytes; taller ones "
-        "take fewer boxes",
+        f"a copy cannot fill or empty this memory: {said}", (op.span, "the copy"), help=way_out
     )
 
 

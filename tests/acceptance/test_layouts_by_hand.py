@@ -27,6 +27,7 @@ from astdsl import (
     transpose_ref,
     wait_smem_to_gmem,
 )
+from astdsl.errors import UnsupportedFeature
 from tests.witnesses import agree
 
 X = np.random.default_rng(2).normal(size=(64, 256)).astype(np.float32)
@@ -112,3 +113,17 @@ def test_any_window_of_a_stated_layout_is_read(layout: str) -> None:
         unaligned_windows, lambda: (X[:, :64],), targets=("sm_90a",), transforms=LAYOUTS[layout]
     )
     assert np.array_equal(found, expected)
+
+
+@kernel
+def narrow(x: In[f16, "M N"], o: Out[f16, "M N"]):
+    into, full = SMEM((8, 4), f16), Barrier()
+    copy_gmem_to_smem(x.at[0:8, 0:4], into, full)
+    barrier_wait(full)
+    o[0:8, 0:4] = into[...]
+
+
+def test_rows_too_short_for_tma_are_refused_with_what_to_do() -> None:
+    with pytest.raises(UnsupportedFeature, match="its rows are of 8 bytes") as report:
+        narrow.lower(np.zeros((8, 64), np.float16)).ptx
+    assert "buffer[...] = x[window]" in str(report.value)

@@ -269,13 +269,15 @@ class Expressions:
         larger = (*shape[:axis], extent, *shape[axis + 1 :])
         if scope.indices and draw.chance(0.3):
             deeper = (*shape[:axis], extent, *shape[axis:])
-            tile = self.expression(scope, deeper, dtype, depth - 1)
+            tile = self.whole(self.expression(scope, deeper, dtype, depth - 1), deeper, dtype)
             return f"take({tile}, {draw.pick(scope.indices)} % {extent}, axis={axis})"
-        tile = self.expression(scope, larger, dtype, depth - 1)
+        tile = self.whole(self.expression(scope, larger, dtype, depth - 1), larger, dtype)
         if shape[axis] <= 8 and draw.chance(0.5):
             places = [draw.number(-extent, extent - 1) for _ in range(shape[axis])]
             return f"({tile})[{':, ' * axis}{places}]"
-        which = self.expression(scope, (shape[axis],), draw.pick(["i32", "u8", "i64"]), depth - 1)
+        kind = draw.pick(["i32", "u8", "i64"])
+        which = self.expression(scope, (shape[axis],), kind, depth - 1)
+        which = self.whole(which, (shape[axis],), kind)
         return f"take({tile}, {which} % {extent}, axis={axis})"
 
     def joined(self, scope: Scope, shape: Shape, dtype: str, depth: int) -> str:

@@ -1,4 +1,4 @@
-"""Random kernels of several warpgroups, which meet at barriers by hand and pass on shared memory.
+"""Random kernels of warpgroups, or of a block, that meet at barriers and pass on shared memory.
 
 Each phase makes its buffers and barriers anew: what every warpgroup writes a part of, what one
 hands to the others or copies for them, what goes round a loop, what leaves by TMA.
@@ -11,7 +11,18 @@ from math import prod
 
 from tests.fuzz.expressions import HELPERS, MOST_ELEMENTS, Maker
 from tests.fuzz.layouts import SHAPES, layout
-from tests.fuzz.program import HEADER, NUMBERS, Argument, Draw, Name, Program, Scope, Shape, Window
+from tests.fuzz.program import (
+    HEADER,
+    NUMBERS,
+    Argument,
+    Draw,
+    Name,
+    Program,
+    Scope,
+    Shape,
+    Window,
+    bits,
+)
 from tests.fuzz.statements import Lines, Statements, indented
 
 Phase = Callable[[Scope], Lines]
@@ -61,7 +72,8 @@ class Warpgroups(Statements):
         lines: Lines = []
         phases: list[tuple[float, Phase]] = [
             (3, self.exchanged), (2, self.handed), (2, self.copied), (1.5, self.round),
-            (1, self.counted), (3, self.between), (1, self.shared),
+            (1, self.counted), (3, self.between), (1, self.shared), (2.5, self.ring),
+            (1, self.dealt),
         ]  # fmt: skip
         for _ in range(draw.number(1, 4)):
             self.budget = 40
@@ -110,15 +122,27 @@ class Warpgroups(Statements):
 
     def buffer(self, shape: Shape, dtype: str) -> str:
         """Return the name of a new buffer."""
-        name = self.fresh("s")
-        self.made.append(f"{name} = SMEM({shape}, {dtype})")
+        name, options = self.fresh("s"), ""
+        if len(shape) > 1 and self.draw.chance(0.3):
+            options = self.transforms(shape, bits(dtype))
+        self.made.append(f"{name} = SMEM({shape}, {dtype}{options})")
         return name
 
-    def barrier(self, arrivals: int) -> str:
-        """Return the name of a new barrier."""
+    def transforms(self, shape: Shape, width: int) -> str:
+        """Return the option of a physical layout: tiles whose rows are as long as a swizzle."""
+        swizzle = self.draw.pick([32, 64, 128])
+        rows, columns = self.draw.pick([4, 8]), swizzle * 8 // width
+        if shape[-2] % rows or shape[-1] % columns:
+            return ""
+        swizzled = f", SwizzleTransform({swizzle})" * (rows == 8 and self.draw.chance(0.6))
+        return f", transforms=(TilingTransform(({rows}, {columns})){swizzled},)"
+
+    def barrier(self, arrivals: int, slots: int = 0) -> str:
+        """Return the name of a new barrier, or of one for each slot."""
         name = self.fresh("b")
-        options = f"num_arrivals={arrivals}" * (arrivals != 1)
-        self.made.append(f"{name} = Barrier({options})")
+        options = [f"num_arrivals={arrivals}"] * (arrivals != 1)
+        options += [f"num_barriers={slots}"] * (slots > 0)
+        self.made.append(f"{name} = Barrier({', '.join(options)})")
         return name
 
     def meet(self) -> Lines:
@@ -205,7 +229,7 @@ class Warpgroups(Statements):
         copy = f"copy_gmem_to_smem({array.name}.at[ds({start}, {shape[0]}), ds(0, {shape[1]})], "
         copy += f"{name}, {full})"
         lines = [copy]
-        if draw.chance(0.4):
+        if draw.chance(0.4) and not self.is_block:
             lines = [f"if warp_id() == {draw.number(0, 3)}:", *indented(lines)]
         lines = [f"if w == {one}:", *indented(lines), f"barrier_wait({full})"]
         return [*lines, *self.reading(scope, name, shape, array.dtype)]
@@ -227,6 +251,54 @@ class Warpgroups(Statements):
         body += [f"{carried} = {self.inside_of(inner, made.shape, made.dtype)}"]
         trips = draw.pick(["0", "1", "2", "3", "n % 3", "n % 4", "n + 1"])
         return [*lines, f"for {index} in range({trips}):", *indented(body)]
+
+    def ring(self, scope: Scope) -> Lines:
+        """Return a ring of slots that one warpgroup fills, and the others read and carry tiles."""
+        draw, others = self.draw, self.warpgroups - 1
+        array = draw.pick([a for a in self.inputs if a.rank == 2])
+        if not others or array.dtype not in COPIED:
+            return self.round(scope)
+        slots, steps = draw.number(1, 3), draw.pick(["0", "1", "2", "5", "n", "n % 3 + 1"])
+        shape, one, index = (self.rows, 16), draw.number(0, others), self.fresh("q")
+        name = self.buffer((slots, *shape), array.dtype)
+        full, empty = self.barrier(1, slots), self.barrier(others, slots)
+        slot, inner = f"{index} % {slots}", self.inside(scope, index)
+        if draw.chance(0.6):
+            window = f"ds({index} * {draw.pick([1, 4, self.rows])}, {self.rows}), ds(0, 16)"
+            fill = [f"copy_gmem_to_smem({array.name}.at[{window}], {name}.at[{slot}], "]
+            fill[0] += f"{full}[{slot}])"
+        else:
+            fill = [f"{name}[{slot}] = {self.inside_of(inner, shape, array.dtype)}"]
+            fill += [f"barrier_arrive({full}[{slot}])"]
+        fill = [f"if {index} >= {slots}:", f"    barrier_wait({empty}[{slot}])", *fill]
+        fill = [f"for {index} in range({steps}):", *indented(fill)]
+        if draw.chance(0.4) and "copy" in fill[-1]:
+            fill = [f"if warp_id() == {draw.number(0, 3)}:", *indented(fill)]
+        made = Name(self.fresh(), draw.pick([shape, (), (16,)]), draw.pick(NUMBERS))
+        lines = [f"{made.name} = {self.inside_of(scope, made.shape, made.dtype)}"]
+        scope.names.append(made)
+        inner.names += [made, Name(f"{name}[{slot}]", shape, array.dtype, True)] * 2
+        body = [f"barrier_wait({full}[{slot}])", *self.statements(inner, draw.number(0, 1), 1)]
+        body += [f"{made.name} = {self.inside_of(inner, made.shape, made.dtype, 3)}"]
+        body += [f"barrier_arrive({empty}[{slot}])"]
+        read = [f"for {index} in range({steps}):", *indented(body)]
+        return [*lines, f"if w == {one}:", *indented(fill), "else:", *indented(read)]
+
+    def dealt(self, scope: Scope) -> Lines:
+        """Return a grid whose steps the warpgroups share, each carrying a tile of its own."""
+        draw, info = self.draw, self.fresh("q")
+        made = Name(self.fresh(), self.shape(scope), draw.pick(NUMBERS))
+        lines = [f"{made.name} = {self.inside_of(scope, made.shape, made.dtype)}"]
+        scope.names.append(made)
+        inner = self.inside(scope, f"{info}.index[1]")
+        inner.indices.append(f"{info}.local_index")
+        body = self.statements(inner, draw.number(0, 1), 1)
+        body += [f"{made.name} = {self.inside_of(inner, made.shape, made.dtype)}"]
+        axes = '"wg"' if not self.is_block else "None"
+        tiling = f", tiling=({draw.number(1, 2)}, {draw.number(1, 3)})" * draw.chance(0.3)
+        grid = f"({draw.pick(['1', '2', 'n % 3'])}, {draw.pick(['1', '3', 'n'])})"
+        loop = f"for {info} in nd_loop({grid}, collective_axes={axes}{tiling}):"
+        return [*lines, loop, *indented(body)]
 
     def counted(self, scope: Scope) -> Lines:
         """Return counters in shared memory, which every warpgroup updates."""

@@ -89,6 +89,11 @@ class NDLoop:
         self.steps = [Step(at, number) for number, at in enumerate(ordered)]
         self.carry = init_carry
 
+    def deal(self, number: int, count: int) -> None:
+        """Keep every `count`-th step, from that of a number on."""
+        mine = self.steps[number::count]
+        self.steps = [Step(step.index, at) for at, step in enumerate(mine)]
+
     def __iter__(self) -> Iterator[Step]:
         return iter(self.steps)
 
@@ -99,6 +104,6 @@ class NDLoop:
 
 
 FUNCTIONS: dict[str, Any] = {
-    "pipeline": pipeline, "unroll": list, "emit_pipeline": emit_pipeline, "nd_loop": NDLoop,
+    "pipeline": pipeline, "unroll": list, "emit_pipeline": emit_pipeline,
     "BlockSpec": BlockSpec, "Element": Element, "Squeezed": None,
 }  # fmt: skip

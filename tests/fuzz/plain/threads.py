@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from tests.fuzz.plain import loops
 from tests.fuzz.plain.memory import Ref
 from tests.fuzz.plain.numbers import kind_of
 from tests.fuzz.plain.tiles import STEPS
@@ -159,7 +160,16 @@ class Anything:
     __hash__ = None  # type: ignore[assignment]
 
 
+def nd_loop(grid: Any, collective_axes: Any = None, **options: Any) -> loops.NDLoop:
+    """Return the steps that this warpgroup has of a grid."""
+    made = loops.NDLoop(grid, **options)
+    if collective_axes is not None:
+        made.deal(CREW[0].turn, len(CREW[0].counts))
+    return made
+
+
 FUNCTIONS: dict[str, Any] = {
+    "nd_loop": nd_loop, "TilingTransform": Anything(), "SwizzleTransform": Anything(),
     "SMEM": smem, "Barrier": barrier, "copy_gmem_to_smem": copied, "copy_smem_to_gmem": copied,
     "barrier_arrive": lambda b: _slot(b).arrive(), "barrier_wait": lambda b: _slot(b).wait(),
     "warpgroup_id": lambda: CREW[0].turn, "commit_smem": lambda: None,
