@@ -9,15 +9,22 @@ comes late finds the file.
 The rest is mostly touching fresh memory, so it is asked to take that in large pages, by the
 tunables of its C library; elsewhere they mean nothing.
 
-Invariant: a process that was started is gone, and its folder with it, when the `with` block ends.
+Giving that memory back takes as long as assembling a small kernel, so nobody waits for it.
+
+Invariant: when the `with` block ends, a process that was started has ended or ends by itself, and
+its folder is gone.
 """
 
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
+import struct
 import subprocess
 import tempfile
+import threading
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 
@@ -33,6 +40,11 @@ _LARGE_PAGES = (
 )
 # Where Linux keeps files in memory: five small ones take a quarter of what they take on a disk.
 _MEMORY = "/dev/shm"  # noqa: S108  (a folder of our own is made there)
+_PIPE_BYTES = 1 << 20
+# What it says of an entry ends so, after the cubin has been written.
+_LAST_WORDS = b"Compile time"
+# The header of ELF-64: e_phoff and e_shoff say where the tables are, their sizes follow.
+_ELF_HEADER = struct.Struct("<16sHHIQQQIHHHHHH")
 # How often a process that has not opened its text is looked at.
 _LOOK_SECONDS = 0.002
 
@@ -61,7 +73,7 @@ class Ptxas:
     ) -> None:
         if self._process is not None:
             self._process.kill()  # Nothing, if it has ended.
-            self._process.wait()
+            _reap(self._process)
             self._process = None
         if self._folder is not None:
             self._folder.cleanup()
@@ -86,13 +98,42 @@ class Ptxas:
         else:
             process = self._process
             self._hand_over(text, process)
-        code = process.wait()
-        self._process = None
-        said = self._file("said").read_text(encoding="utf-8", errors="replace")
+        heard = self._listen(process, max(1, text.count(b".entry")))
+        said = heard.decode(errors="replace")
         said = said.replace(str(self._file("kernel.ptx")), "kernel.ptx")
-        if code:
+        if self._process is not None and self._process.wait():
             raise AssemblyFailed(said)
+        self._process = None
         return self._file("kernel.cubin").read_bytes(), said
+
+    def _listen(self, process: subprocess.Popen[bytes], entries: int) -> bytes:
+        """Return what the process says: until its end, or until it has said all of each entry.
+
+        Then it only gives its memory back, and is left alone with that.
+        """
+        said = b""
+        assert process.stdout is not None, "it was started with a pipe"
+        while chunk := os.read(process.stdout.fileno(), _PIPE_BYTES):
+            said += chunk
+            if said.count(_LAST_WORDS) >= entries and said.endswith(b"\n") and self._is_complete():
+                self._process = None
+                threading.Thread(target=_reap, args=(process,), daemon=True).start()
+                break
+        return said
+
+    def _is_complete(self) -> bool:
+        """Whether the cubin reaches up to its tables, with which an ELF file ends."""
+        try:
+            image = self._file("kernel.cubin").read_bytes()
+        except OSError:
+            return False
+        if len(image) < _ELF_HEADER.size:
+            return False
+        *_, programs, sections, _, _, program_bytes, n_programs, section_bytes, n_sections, _ = (
+            _ELF_HEADER.unpack_from(image)
+        )
+        ends = (programs + program_bytes * n_programs, sections + section_bytes * n_sections)
+        return sections > 0 and len(image) >= max(ends)
 
     def _hand_over(self, text: bytes, process: subprocess.Popen[bytes]) -> None:
         """Give the text to a process that waits at the pipe; it may also find the file."""
@@ -114,17 +155,20 @@ class Ptxas:
 
     def _begin(self) -> subprocess.Popen[bytes]:
         files = [str(self._file("kernel.ptx")), "-o", str(self._file("kernel.cubin"))]
-        with self._file("said").open("wb") as said:
-            # The command is a path that `find_tool` found and arguments of ours.
-            self._process = subprocess.Popen(  # noqa: S603
-                [self._path, f"-arch={self._target.name}", "-O3", "-v", *files],
-                stdin=subprocess.DEVNULL,
-                stdout=said,
-                stderr=subprocess.STDOUT,
-                env=_environment(self._folder_name),
-                # Python's own are not inherited anyhow, and it starts in half the time.
-                close_fds=False,
-            )
+        # The command is a path that `find_tool` found and arguments of ours.
+        self._process = subprocess.Popen(  # noqa: S603
+            [self._path, f"-arch={self._target.name}", "-O3", "-v", *files],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            env=_environment(self._folder_name),
+            # Python's own are not inherited anyhow, and it starts in half the time.
+            close_fds=False,
+        )
+        assert self._process.stdout is not None, "it was started with a pipe"
+        with suppress(OSError):
+            # It may have much to say before it has read all of its text.
+            fcntl.fcntl(self._process.stdout, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
         return self._process
 
     @property
@@ -144,6 +188,12 @@ def _private_folder() -> tempfile.TemporaryDirectory[str]:
         return tempfile.TemporaryDirectory(prefix="astdsl-", dir=in_memory)
     except OSError:
         return tempfile.TemporaryDirectory(prefix="astdsl-")
+
+
+def _reap(process: subprocess.Popen[bytes]) -> None:
+    process.wait()
+    if process.stdout is not None:
+        process.stdout.close()
 
 
 def _wait(process: subprocess.Popen[bytes], seconds: float) -> None:

@@ -73,7 +73,7 @@ def test_a_second_text_starts_a_second_process(
 ) -> None:
     with Ptxas(path, SM_90A) as twice:
         assert twice.assemble(EMPTY)[0] == twice.assemble(EMPTY)[0]
-    assert [each.returncode for each in started] == [0, 0]
+    assert [each.wait(timeout=60) for each in started] == [0, 0]
 
 
 @pytest.mark.parametrize("wait_seconds", [None, 0.0, 0.01, 0.03, 0.3])
@@ -175,3 +175,38 @@ def test_its_folder_is_on_the_disk_where_none_can_be_in_memory(
     monkeypatch.delenv("TMPDIR", raising=False)
     monkeypatch.setattr(ptxas, "_MEMORY", str(tmp_path / "missing"))
     assert _folder_it_sees(tmp_path).parent == Path(tempfile.gettempdir())
+
+
+def _speaking(tmp_path: Path, cubin: bytes, *said: str) -> str:
+    """Return a program that writes a cubin, says lines, and then takes long to end."""
+    (tmp_path / "image").write_bytes(cubin)
+    lines = "\n".join(f"echo '{line}'" for line in said)
+    script = tmp_path / "ptxas"
+    script.write_text(f'#!/bin/sh\nfor out; do :; done\ncp {tmp_path}/image "$out"\n{lines}\n')
+    with script.open("a") as more:
+        more.write(f"while [ ! -e {tmp_path}/enough ]; do sleep 0.01; done\nexit 3\n")
+    script.chmod(0o700)
+    return str(script)
+
+
+def test_nobody_waits_for_the_end_of_a_process_that_has_said_all(path: str, tmp_path: Path) -> None:
+    with Ptxas(path, SM_90A) as first:
+        cubin, _ = first.assemble(EMPTY)
+    script = _speaking(tmp_path, cubin, "ptxas info : Compile time = 1 ms")
+    with Ptxas(script, SM_90A) as told:
+        assert told.assemble(EMPTY) == (cubin, "ptxas info : Compile time = 1 ms\n")
+    (tmp_path / "enough").touch()
+
+
+@pytest.mark.parametrize("lacking", ["words", "cubin", "entry"])
+def test_the_end_is_awaited_where_something_is_lacking(
+    lacking: str, path: str, tmp_path: Path
+) -> None:
+    with Ptxas(path, SM_90A) as first:
+        cubin, _ = first.assemble(EMPTY)
+    said = "nothing" if lacking == "words" else "ptxas info : Compile time = 1 ms"
+    script = _speaking(tmp_path, cubin[:-1] if lacking == "cubin" else cubin, said)
+    (tmp_path / "enough").touch()
+    text = EMPTY + EMPTY.partition(".address_size 64\n")[2] if lacking == "entry" else EMPTY
+    with pytest.raises(AssemblyFailed), Ptxas(script, SM_90A) as told:
+        told.assemble(text)
