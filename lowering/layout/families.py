@@ -30,6 +30,8 @@ class Families:
         self._loads: dict[Value, ops.Load] = {}
         self._broadcasts: dict[Value, tuple[ops.Broadcast, Value]] = {}
         every = list(walk(body))
+        if _ASKED_FOR.isdisjoint(map(type, every)):
+            return
         for op in every:
             if isinstance(op, ops.Elementwise):
                 self._meet(op)
@@ -120,3 +122,5 @@ _AXES: dict[type[Op], Callable[[Any], Iterable[int]]] = {
     ops.Scan: lambda op: (op.axis,),
     ops.Fold: lambda op: (op.axis,),
 }
+# Without any of these, families tell nothing.
+_ASKED_FOR: frozenset[type[Op]] = frozenset((*_AXES, ops.Broadcast))

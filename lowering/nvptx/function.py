@@ -39,6 +39,10 @@ LLVM_TYPES = {
     "i32": "i32", "u32": "i32", "i16": "i16", "u16": "i16", "i8": "i8", "u8": "i8", "bool": "i1",
     "tf32": "float", "f8e4m3": "i8", "f8e5m2": "i8", "f8e8m0": "i8", "f4e2m1": "i8",
 }  # fmt: skip
+# Ranges of bytes of the scratch.
+NOTHING, EVERYTHING = (0, 0), (0, 1 << 32)
+# Up to here states of reductions stand side by side, so that warps need not meet in between.
+_BOARDS_BYTES = 1024
 # How an element is spelt in memory, where that differs.
 MEMORY_TYPES = LLVM_TYPES | {"bool": "i8"}
 
@@ -152,6 +156,9 @@ class Emitter:
         self._span = NOWHERE
         # What the scratch holds here: a tile, its layout, its registers.
         self.scratch_content: tuple[TileType, Layout, Registers] | None = None
+        # Which bytes of the scratch threads may read, from and to, since they last met.
+        self.scratch_reads = NOTHING
+        self._scratch_uses = 0
         self._makers: dict[Value, Op] = {}
         self._held: list[dict[tuple[Value, Layout], Registers]] = [{}]
         self._places: list[dict[tuple[tuple[Digit, ...], int, int], LV]] = [{}]
@@ -178,15 +185,21 @@ class Emitter:
             self.define(op.result, placement, TILES[type(op)](self, op, placement))
 
     @contextmanager
-    def scope(self) -> Iterator[None]:
-        """Forget at the end what was made inside: it does not dominate what follows."""
+    def scope(self, *, once: bool = False) -> Iterator[None]:
+        """Forget at the end what was made inside: it does not dominate what follows.
+
+        Unless it is run `once`, it may be entered from its end, and the scratch be in use.
+        """
+        reads, uses = self.scratch_reads, self._scratch_uses
         self._held.append({})
         self._places.append({})
         self.scratch_content = None
+        self.scratch_reads = reads if once else EVERYTHING
         yield
         self._held.pop()
         self._places.pop()
         self.scratch_content = None
+        self.scratch_reads = reads if uses == self._scratch_uses else EVERYTHING
 
     @contextmanager
     def guarded(self, predicate: LV | None, hint: str = "then") -> Iterator[None]:
@@ -194,7 +207,7 @@ class Emitter:
         if predicate is None:
             yield
             return
-        with self.scope(), self.builder.guarded(predicate, hint):
+        with self.scope(once=True), self.builder.guarded(predicate, hint):
             yield
 
     # Values
@@ -376,6 +389,7 @@ class Emitter:
     def synchronise(self) -> None:
         """Wait for every thread that runs the program together with this one."""
         self.crew.meet()
+        self.scratch_reads = NOTHING
 
     def shared_place(self, value: Value) -> LV:
         """Return where a buffer or an array of barriers begins: the warpgroup's if it has one."""
@@ -403,12 +417,28 @@ class Emitter:
         assert number is not None, "one of several warpgroups runs this"
         return self.builder.sub(number, i32(owners[0])) if owners[0] else number
 
+    def free_scratch(self, size_bytes: int) -> int:
+        """Return from where on so many bytes are free to write, if need be after all have met."""
+        low, high = self.scratch_reads
+        if size_bytes <= low:
+            return 0
+        if high + size_bytes > _BOARDS_BYTES and high:
+            self.synchronise()
+            return 0
+        return high
+
+    def note_scratch_reads(self, reads: tuple[int, int]) -> None:
+        """Say which bytes threads may read from here on, until all have met."""
+        self.scratch_reads = reads
+        self._scratch_uses += 1
+
     def scratch(self, offset_bytes: int = 0) -> LV:
         """Return a place in the scratch, of which each warpgroup that runs the program has one.
 
         Whoever asks for it may write there: what it held is forgotten.
         """
         self.scratch_content = None
+        self.note_scratch_reads(EVERYTHING)
         pointer = self.builder.shared(self.shared.scratch_offset_bytes + offset_bytes)
         number = self.crew.number
         if number is None:
@@ -425,6 +455,7 @@ class Scratch:
         self.tile = tile
         self.type = MEMORY_TYPES[tile.dtype.name]
         self._before = emitter.scratch_content
+        self._is_free = emitter.scratch_reads == NOTHING
         self.pointer = emitter.scratch()
         emitter.shared.require_scratch(tile.elements * tile.dtype.bytes)
 
@@ -440,7 +471,8 @@ class Scratch:
 
     def _store(self, registers: Sequence[LV], layout: Layout) -> None:
         emitter = self.emitter
-        emitter.synchronise()
+        if not self._is_free:
+            emitter.synchronise()
         rank = len(layout.shape)
         places = self.places(self.pointer, layout, (0,) * rank, (1,) * rank)
         with emitter.guarded(emitter.is_owner(layout)):
@@ -449,6 +481,7 @@ class Scratch:
                     value = as_memory(emitter.builder, register, self.tile.dtype)
                     emitter.builder.store(value, place, self.tile.dtype.bytes)
         emitter.synchronise()
+        emitter.note_scratch_reads(EVERYTHING)
 
     def read(
         self, layout: Layout, starts: tuple[int, ...] = (), steps: tuple[int, ...] = ()

@@ -1,5 +1,8 @@
 """How warps give each other states: through shared memory.
 
+They meet once, after the states are stored: those that follow stand beside the ones that some warp
+may still read.
+
 Invariant: every thread that runs the program takes part.
 """
 
@@ -10,6 +13,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from astdsl.lowering.layout.levels import Level
+from astdsl.lowering.layout.registers import WIDEST_ACCESS_BYTES
 from astdsl.lowering.nvptx.builder import Builder
 from astdsl.lowering.nvptx.function import Emitter
 from astdsl.lowering.nvptx.values import LV, bits_of, i32
@@ -70,15 +74,22 @@ class Space:
         return self.builder.gep(self.memory_type, first, i32(offset))
 
 
-def spaces_for(emitter: Emitter, state: State, elements: int) -> list[Space]:
-    """Share the scratch among the registers of a state, the widest first."""
-    used_bytes, spaces = 0, {}
+def _spaces_for(
+    emitter: Emitter, state: State, elements: int
+) -> tuple[list[Space], tuple[int, int]]:
+    """Share free bytes of the scratch among the registers of a state, the widest first.
+
+    Returns from where to where they are, too.
+    """
+    sizes = [elements * -(-bits_of(value.type) // 8) for value in state]
+    first = end = emitter.free_scratch(sum(sizes))
+    spaces = {}
     for number, value in sorted(enumerate(state), key=lambda pair: -bits_of(pair[1].type)):
-        pointer = emitter.scratch(used_bytes)
-        spaces[number] = Space(emitter.builder, value.type, pointer)
-        used_bytes += elements * spaces[number].element_bytes
-    emitter.shared.require_scratch(used_bytes)
-    return [spaces[number] for number in range(len(state))]
+        spaces[number] = Space(emitter.builder, value.type, emitter.scratch(end))
+        end += sizes[number]
+    end = -(-end // WIDEST_ACCESS_BYTES) * WIDEST_ACCESS_BYTES
+    emitter.shared.require_scratch(end)
+    return [spaces[number] for number in range(len(state))], (first, end)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,15 +109,15 @@ class Board:
         """Return for each of the thread's states those of all warps, in order of their digits."""
         emitter, warps = self.emitter, _count(self.across)
         places = _count(self.kept) * warps
-        spaces = spaces_for(emitter, states[0], len(states) * places)
+        spaces, used = _spaces_for(emitter, states[0], len(states) * places)
         first = emitter.builder.mul(thread_number(emitter, self.kept), i32(warps))
         own = emitter.builder.add(first, thread_number(emitter, self.across))
-        emitter.synchronise()
         with emitter.guarded(is_first(emitter, self.same)):
             for k, state in enumerate(states):
                 for space, value in zip(spaces, state, strict=True):
                     space.store(value, own, k * places)
         emitter.synchronise()
+        emitter.note_scratch_reads(used)
         return [
             [tuple(s.load(first, k * places + number) for s in spaces) for number in range(warps)]
             for k in range(len(states))

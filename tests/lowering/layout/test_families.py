@@ -10,7 +10,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from astdsl import In, Out, cdiv, f16, f32, kernel, pipeline, spec, tile, zeros
+from astdsl import (
+    In,
+    Out,
+    cdiv,
+    cumsum,
+    f16,
+    f32,
+    kernel,
+    pipeline,
+    reshape,
+    spec,
+    tile,
+    zeros,
+)  # fmt: skip
 from astdsl.lowering.layout.levels import Holder, thread_levels
 from astdsl.lowering.layout.registers import REPLICATED, Layout, blocked, folded_in_warps
 from astdsl.stdlib.normalisation import layer_norm_backward
@@ -55,6 +68,45 @@ def test_warps_that_hold_whole_rows_leave_nothing_for_each_other() -> None:
     assert exchanges(shares, spec((64, 1024), f32)) == 0
     text = shares.lower(spec((64, 1024), f32), bm=1).ptx
     assert "st.shared.b32" in text
+
+
+@kernel
+def rows_by_all(x: In[f32, "M N"], o: Out[f32, "M"], *, bn=512):
+    M, N = x.shape
+    with pipeline(M) as i:
+        total = zeros((), f32)
+        with pipeline(cdiv(N, bn), stages=2) as j:
+            part = x[i, tile(j, bn)]
+            if j % 2 == 0:
+                total += part.max() * part.sum()
+        o[i] = total
+
+
+@pytest.mark.parametrize("columns", [1, 512, 4000])
+def test_warps_that_share_a_row_meet_between_steps(columns: int) -> None:
+    x = np.random.default_rng(0).integers(-3, 9, (2, columns)).astype(np.float32)
+    parts = [x[:, k : k + 512] for k in range(0, columns, 1024)]
+    expected = sum(part.max(axis=1) * part.sum(axis=1) for part in parts)
+    np.testing.assert_array_equal(agree(rows_by_all, lambda: (x,)), expected)
+
+
+@kernel
+def in_turns(x: In[f32, "M 512"], o: Out[f32, "M 512"], *, steps=2):
+    M, _ = x.shape
+    with pipeline(cdiv(M, steps)) as i:
+        for k in range(steps):
+            row = x[i * steps + k, :]
+            below = row.max() - row
+            turned = reshape(reshape(cumsum(below, 0), (16, 32)).T, 512)
+            o[i * steps + k, :] = turned - turned.min() + below.sum() - row.min()
+
+
+def test_folds_scans_and_conversions_take_turns_in_shared_memory() -> None:
+    x = np.random.default_rng(0).integers(-3, 9, (4, 512)).astype(np.float32)
+    below = x.max(axis=1, keepdims=True) - x
+    turned = np.cumsum(below, axis=1).reshape(4, 16, 32).transpose(0, 2, 1).reshape(4, 512)
+    others = below.sum(axis=1) - x.min(axis=1) - turned.min(axis=1)
+    np.testing.assert_array_equal(agree(in_turns, lambda: (x,)), turned + others[:, None])
 
 
 @pytest.mark.parametrize("shape", [(8, 1024), (5, 700)])

@@ -114,6 +114,19 @@ def test_a_warp_reduces_words_by_one_instruction(
     assert "shfl" not in ptx
 
 
+@pytest.mark.parametrize(("folds", "barriers"), [(1, 1), (2, 2), (3, 3)])
+def test_warps_meet_once_for_an_exchange(folds: int, barriers: int) -> None:
+    def build(tiles: Tiles, x: Value) -> None:
+        for _ in range(folds):
+            total = tiles.make(ops.Reduce, x, axes=(1,), kind="sum")
+            x = tiles.make(ops.Add, x, tiles.make(ops.Broadcast, total, shape=(1, 256)))
+            tiles.give(x)
+
+    found = run(build, small(f32, (1, 256)), dtypes=[f32])
+    found.agree()
+    assert found.ptx.count("bar.sync") == barriers
+
+
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
 def test_a_sum_of_negative_zeros_is_a_zero(dtype: DType) -> None:
     def build(tiles: Tiles, x: Value) -> None:

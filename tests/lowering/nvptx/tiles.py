@@ -25,7 +25,14 @@ from astdsl.lowering.layout.inference import Inference, coalesced
 from astdsl.lowering.layout.registers import Layout
 from astdsl.lowering.layout.shared import SharedPlan
 from astdsl.lowering.nvptx import pipeline, rules
-from astdsl.lowering.nvptx.function import MEMORY_TYPES, Emitter, Scratch, as_memory, as_register
+from astdsl.lowering.nvptx.function import (
+    MEMORY_TYPES,
+    NOTHING,
+    Emitter,
+    Scratch,
+    as_memory,
+    as_register,
+)
 from astdsl.lowering.nvptx.llvm import LaunchBounds, Module, Parameter
 from astdsl.lowering.nvptx.values import LV
 from astdsl.lowering.target import SM_90A, Target
@@ -171,6 +178,8 @@ def _compiled(
     pointers = [builder.parameters[name] for name in names]
     for value, pointer in zip(tiles.inputs, pointers, strict=False):
         _read(emitter, value, pointer)
+    # Places of a scratch were asked for, not the scratch.
+    emitter.scratch_reads = NOTHING
     emitter.block(block)
     for value, pointer in zip(tiles.results, pointers[len(tiles.inputs) :], strict=True):
         _write(emitter, value, pointer)
