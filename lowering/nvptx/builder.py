@@ -390,10 +390,11 @@ class Builder:
         """Go back to the head of a loop that LLVM must not unroll."""
         self._end(f"br label %{header.name}, !llvm.loop {self.globals.loop_node()}")
 
-    def cond_br(self, condition: LV, yes: Label, no: Label) -> None:
-        """Go to one of two blocks."""
+    def cond_br(self, condition: LV, yes: Label, no: Label, *, is_likely: bool = False) -> None:
+        """Go to one of two blocks; LLVM moves nothing out of `no` if it `is_likely` skipped."""
         require_type(condition, "i1", "cond_br")
-        self._end(f"br i1 {condition.name}, label %{yes.name}, label %{no.name}")
+        weights = f", !prof {self.globals.likely_node()}" if is_likely else ""
+        self._end(f"br i1 {condition.name}, label %{yes.name}, label %{no.name}{weights}")
 
     def ret(self) -> None:
         """End the kernel for this thread."""

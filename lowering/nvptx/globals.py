@@ -6,6 +6,8 @@ Invariant: each is written once, however often it is asked for.
 from __future__ import annotations
 
 _NO_UNROLL = '!{!"llvm.loop.unroll.disable"}'
+# Weights of the two ways; the numbers are LLVM's own for what is expected.
+_LIKELY = '!{!"branch_weights", i32 2000, i32 1}'
 
 
 class Globals:
@@ -56,6 +58,10 @@ class Globals:
             self.nodes.append(text)
             self._numbers[text] = found
         return found
+
+    def likely_node(self) -> str:
+        """Make the metadata of a branch that goes to its first block."""
+        return self.node(_LIKELY)
 
     def loop_node(self) -> str:
         """Make the metadata of a loop that must not be unrolled."""

@@ -248,17 +248,22 @@ def accesses(emitter: Emitter, start: LV, cells: int, *, half: bool) -> Iterator
         yield Access(first * registers, count * registers, *rows, place)
 
 
-def _accesses(emitter: Emitter, accumulator: Value, layout: Layout) -> Iterator[Access]:
-    """Yield the loads or stores of a thread: its share of the columns of each 128 rows."""
+def _accesses(
+    emitter: Emitter, accumulator: Value, layout: Layout, pitch: int, per_cell: int = 1
+) -> Iterator[Access]:
+    """Yield the loads or stores of a thread: its share of the columns of each 128 rows.
+
+    From one 128 rows to the next there are `pitch` columns, each of `per_cell` elements.
+    """
     builder = emitter.builder
     groups = emitter.threads // emitter.target.threads_per_warpgroup
-    width = layout.shape[1] // groups
+    width = layout.shape[1] // groups // per_cell
     start = _own_lanes(emitter, accumulator)
     if groups > 1:
         group = emitter.thread_digit(emitter.target.threads_per_warpgroup, groups)
         start = builder.add(start, builder.mul(group, i32(width)))
     for block in range(-(-layout.shape[0] // TMEM_LANES)):
-        here = builder.add(start, i32(block * _pitch(accumulator)))
+        here = builder.add(start, i32(block * pitch))
         for access in accesses(emitter, here, width, half=is_half(layout.shape)):
             yield access._replace(first=block * width + access.first)
 
@@ -288,7 +293,7 @@ def read(emitter: Emitter, accumulator: Value, layout: Layout) -> list[LV]:
     """Load an accumulator into registers."""
     builder = emitter.builder
     words: list[LV] = []
-    for access in _accesses(emitter, accumulator, layout):
+    for access in _accesses(emitter, accumulator, layout, _pitch(accumulator)):
         words += builder.asm(access.load, access.address)
     done = builder.asm(tcgen05.wait_load(len(words)), *words)
     builder.asm(tcgen05.FENCE_BEFORE)
@@ -314,11 +319,28 @@ def write(emitter: Emitter, accumulator: Value, layout: Layout, registers: Seque
     """Store a tile into an accumulator."""
     builder = emitter.builder
     words = [_cell(builder, register, _type(accumulator).dtype) for register in registers]
-    for access in _accesses(emitter, accumulator, layout):
+    for access in _accesses(emitter, accumulator, layout, _pitch(accumulator)):
         given = words[access.first : access.first + access.registers]
         builder.asm(access.store, access.address, *given)
     for count, place in _rests(emitter, accumulator):
         builder.asm(tcgen05.store(count), place, *[i32(0)] * count)
+    builder.asm(tcgen05.WAIT_ST)
+    builder.asm(tcgen05.FENCE_BEFORE)
+    emitter.synchronise()
+
+
+def write_operand(
+    emitter: Emitter, lender: Value, layout: Layout, registers: Sequence[LV], per_cell: int
+) -> None:
+    """Store an operand of a product into the columns of an accumulator that has been read."""
+    builder = emitter.builder
+    words = [builder.cast("bitcast", word, "i32") for word in builder.together(registers, per_cell)]
+    if emitter.threads > emitter.target.threads_per_warpgroup:
+        # Warps of several warpgroups have the same lanes: what others have read is overwritten.
+        builder.asm(tcgen05.FENCE_AFTER)
+    for access in _accesses(emitter, lender, layout, layout.shape[1] // per_cell, per_cell):
+        given = words[access.first : access.first + access.registers]
+        builder.asm(access.store, access.address, *given)
     builder.asm(tcgen05.WAIT_ST)
     builder.asm(tcgen05.FENCE_BEFORE)
     emitter.synchronise()

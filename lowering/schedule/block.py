@@ -91,6 +91,8 @@ class BlockScheduler:
         self.absorbed: set[Op] = set()
         # Products that are written where they are added to something, by their results.
         self.late_products: dict[Value, ops.Dot] = {}
+        # The accumulators of products that are read as soon as they are done.
+        self.computed: dict[Value, Value] = {}
         self._program: Sequence[Op] = ()
         self.loops: list[LoopFrame] = []
         self.steps: list[Steps] = []

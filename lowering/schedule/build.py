@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from astdsl.ir import ops
 from astdsl.ir.core import Block, Op, Value
-from astdsl.ir.dtypes import boolean, i32, i64, u32
+from astdsl.ir.dtypes import boolean, i32, i64, u32, u64
 from astdsl.ir.rewrite import clone_op
 from astdsl.ir.types import INDEX, TileType, scalar
 from astdsl.lowering.windows import Forms
@@ -83,6 +83,10 @@ class Maker:
     def to_u32(self, x: Value) -> Value:
         """Write `x` as u32."""
         return self.add_op(ops.Cast(span=self.span, x=x, dtype=u32)).result
+
+    def to_u64(self, x: Value) -> Value:
+        """Write `x` as u64."""
+        return self.add_op(ops.Cast(span=self.span, x=x, dtype=u64)).result
 
     def to_index(self, x: Value) -> Value:
         """Write `x` as i64."""

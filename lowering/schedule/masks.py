@@ -51,6 +51,8 @@ class _Masks:
 
     def __init__(self, body: Block) -> None:
         self.replaced: dict[Value, Value] = {}
+        # Masks that only stand in branches now: where they were, all blocks would compute them.
+        self._moved: set[Op] = set()
         self._makers = definitions(body)
         uses = count_uses(body)
         # What is masked only to be reduced: the branch has both.
@@ -63,7 +65,7 @@ class _Masks:
         made: list[Op] = []
         for op in block.ops:
             made += self._branch(op) or [map_regions(op, self.block)]
-        return with_ops(block, made)
+        return with_ops(block, [op for op in made if op not in self._moved])
 
     def _branch(self, op: Op) -> list[Op] | None:
         """Return what stands for a mask, or for a reduction of masked elements; None: itself."""
@@ -76,10 +78,13 @@ class _Masks:
             return None
         plain, kept = masked.x, otherwise.add_op(clone_op(masked, {})).result
         if isinstance(op, ops.Reduce):
+            self._moved.add(masked)
             plain = then.add_op(clone_op(op, {op.x: plain})).result
             kept = otherwise.add_op(clone_op(op, {op.x: kept})).result
         sides = {"then": then.block([plain]), "otherwise": otherwise.block([kept])}
-        (result,) = maker.add_op(ops.If(span=op.span, condition=full, **sides)).results
+        (result,) = maker.add_op(
+            ops.If(span=op.span, condition=full, is_likely=True, **sides)
+        ).results
         result.hint = op.results[0].hint
         self.replaced[op.results[0]] = result
         return maker.ops

@@ -8,6 +8,7 @@ After, where the tensor core has no such product
     d = shared_dot a's slot, b's slot
 
 With `wgmma`, x + d starts the accumulator as x, and an `a` in registers is multiplied from there.
+With `tcgen05.mma`, one that was computed from a product takes that one's place in tensor memory.
 
 Invariant: an accumulator is read when every product into it has been waited for.
 """
@@ -20,7 +21,7 @@ from typing import Any
 from astdsl.ir import dtypes, ops
 from astdsl.ir.core import Value
 from astdsl.ir.types import TileType, scalar
-from astdsl.lowering.products import TF32_BITS, ProductKind, product_kind
+from astdsl.lowering.products import TCGEN05_ROWS, TF32_BITS, ProductKind, product_kind
 from astdsl.lowering.schedule.accumulation import allocate
 from astdsl.lowering.schedule.block import BlockScheduler, schedules
 from astdsl.lowering.schedule.operands import (
@@ -57,7 +58,7 @@ def _computed(scheduler: BlockScheduler, op: ops.Dot, initial: Value | None) -> 
     """Write a product, added to `initial` if there is one, and return it as a tile."""
     kind, maker, span = product_kind(op), scheduler.maker, op.span
     assert kind is not None, "a product of the tensor core"
-    accumulator = allocate(scheduler, op)
+    accumulator = scheduler.computed[op.result] = allocate(scheduler, op)
     if initial is not None:
         maker.add_op(ops.AccumulatorWrite(span=span, accumulator=accumulator, value=initial))
     _multiply(scheduler, op, kind, accumulator, adds=initial is not None)
@@ -75,6 +76,8 @@ def _multiply(
     for a, b in _pairs(scheduler, op, kind):
         scale = maker.number(adds, scalar(dtypes.boolean))
         fields = _operand_fields(op, a, b)
+        if isinstance(a, Value):
+            fields["lender"] = _lenders(scheduler, op, kind)
         maker.add_op(ops.MatrixMultiply(**fields, accumulator=accumulator, accumulate=scale))
         adds = True
 
@@ -126,12 +129,45 @@ def _pairs(
 
 
 def _is_fragment(scheduler: BlockScheduler, op: ops.Dot, kind: ProductKind) -> bool:
-    """Whether `wgmma` reads A from the registers that it is in (PTX ISA 9.7.15.5.1.1)."""
+    """Whether A is read where it is computed: from registers or from tensor memory.
+
+    By `wgmma` (PTX ISA 9.7.15.5.1.1), by `tcgen05.mma` in the place of what it is computed from.
+    """
     tile, source = op.a.tile, source_of(scheduler, op, "a")
-    if not scheduler.target.has(WGMMA) or source.value in scheduler.slots or op.precision:
+    if not scheduler.target.has(WGMMA):
+        return bool(_lenders(scheduler, op, kind))
+    if source.value in scheduler.slots or op.precision:
         return False
     words = tile.elements * tile.dtype.bytes // (REGISTER_BYTES * WGMMA_THREADS)
     return tile.shape[1] % kind.depth == 0 and words <= MOST_FRAGMENT_REGISTERS
+
+
+def _lenders(scheduler: BlockScheduler, op: ops.Dot, kind: ProductKind) -> tuple[Value, ...]:
+    """Return the accumulator whose columns of tensor memory A may take, if there is one.
+
+    A is computed from it element by element, so it was read, and its next product waits for this
+    one, which is waited for where it stands. Rows are lanes, 16-bit neighbours share 32 bits (PTX
+    ISA 9.7.16.10.5).
+    """
+    tile, is_waited_for = op.a.tile, op.result in scheduler.computed
+    whole = tile.shape[0] % TCGEN05_ROWS == 0 and tile.shape[1] % kind.depth == 0
+    if scheduler.target.has(WGMMA) or not is_waited_for or tile.dtype.bits != 16 or not whole:
+        return ()
+    accumulator = _computed_from(scheduler, op.a)
+    return () if accumulator is None else (accumulator,)
+
+
+def _computed_from(scheduler: BlockScheduler, value: Value) -> Value | None:
+    """Return the accumulator that a tile is computed from element by element."""
+    if value in scheduler.computed:
+        return scheduler.computed[value]
+    maker = scheduler.forms.makers.get(value)
+    if isinstance(maker, ops.If):
+        sources: tuple[Value, ...] = (ops.yielded(maker.then)[maker.results.index(value)],)
+    else:
+        sources = maker.operands if isinstance(maker, ops.Elementwise) else ()
+    found = (_computed_from(scheduler, source) for source in sources)
+    return next((each for each in found if each is not None), None)
 
 
 def _rest(scheduler: BlockScheduler, op: ops.Dot, side: str, kind: ProductKind) -> Operand:

@@ -46,6 +46,9 @@ def _scheduled() -> dict[str, Subject]:
         found[f"attention {target}"] = ours(
             attention, target, (q, k, v), (out, sums), tolerance=1e-2
         )
+    found["attention of 128 rows"] = ours(
+        attention, BLACKWELL, (q, k, v), (out, sums), tolerance=1e-2, bq=128
+    )
     # So many that the rings of both kernels, the sums' and that of the parts' sum, are refilled.
     a, x = whole(16, 2048, dtype=np.float32), whole(2048, dtype=np.float32)
     found["sums in parts"] = ours(matvec, HOPPER, (a, x), a @ x, parts=5, bk=64)

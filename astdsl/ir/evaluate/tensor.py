@@ -207,6 +207,9 @@ def _start_multiply(
         place = operand_place(op, memory, frame.numbers(slot), part)
         tiles.append(operand(op, memory, place, frame, is_transposed=is_transposed))
         sources.append((memory, place))
+    for lender in op.lender:
+        _require_idle(op, frame[lender])
+        frame[lender].is_written = False
     place = _part(op.accumulator_window, accumulator.data)
     product = multiply(tiles[0], tiles[1])
     if frame[op.accumulate]:

@@ -28,12 +28,13 @@ def _types(values: tuple[Value, ...]) -> tuple[Type, ...]:
 
 
 class If(Op):
-    """Run one of two regions without arguments."""
+    """Run one of two regions without arguments; if `is_likely`, nearly always `then`."""
 
     effect = WRITES
     condition: Value
     then: Block
     otherwise: Block
+    is_likely: bool = False
 
     def result_types(self) -> tuple[Type, ...]:
         return _types(yielded(self.then))

@@ -158,14 +158,16 @@ class MatrixMultiply(Op):
 
     `a` (m, k) and `b` (k, n) are slots of shared memory: `a_slot`, `b_slot` are the leading
     starts; `a_transposed` says that the slot holds a as (k, m), `b_transposed` b as (n, k). `a` may
-    be a tile instead. Windows are parts of a slot or of the accumulator: (first, extent) of both
-    axes, as they are in memory; none is the whole.
+    be a tile instead; `lender` is the accumulator, whatever it held, in whose columns of tensor
+    memory it stands then. Windows are parts of a slot or of the accumulator: (first, extent) of
+    both axes, as they are in memory; none is the whole.
     """
 
     effect = ACTS
     accumulator: Value
     a: Value
     b: Value
+    lender: tuple[Value, ...] = ()
     a_slot: tuple[Value, ...] = ()
     b_slot: tuple[Value, ...] = ()
     a_transposed: bool = False

@@ -14,10 +14,8 @@ from astdsl.lowering.layout.registers import Layout
 from astdsl.lowering.nvptx.blocks import Phi
 from astdsl.lowering.nvptx.crew import Crew, known_warpgroup, own_warp
 from astdsl.lowering.nvptx.function import Emitter, llvm_type, lowers, lowers_tile
-from astdsl.lowering.nvptx.rules.elements import has_pairs, unpacked
+from astdsl.lowering.nvptx.rules.elements import unpacked, word_elements
 from astdsl.lowering.nvptx.values import LV, Label, i64, vector
-
-_HALF_WORD_BITS = 16
 
 
 def placed(emitter: Emitter, value: Value) -> Layout:
@@ -37,9 +35,8 @@ def _leaving(emitter: Emitter, values: Sequence[Value], results: Sequence[Value]
 
 
 def _width(emitter: Emitter, value: Value) -> int:
-    """Return how many elements cross a border in one register of 32 bits."""
-    is_half = value.tile.dtype.bits == _HALF_WORD_BITS
-    return 2 if is_half and has_pairs(placed(emitter, value)) else 1
+    """Return how many elements cross a border as one vector."""
+    return word_elements(emitter, value.tile.dtype, placed(emitter, value))
 
 
 def _phis(emitter: Emitter, values: Sequence[Value]) -> list[Phi]:
@@ -74,7 +71,7 @@ def _if(emitter: Emitter, op: ops.If) -> None:
     condition = emitter.scalar(op.condition)
     labels = (builder.block("then"), builder.block("else"))
     after = builder.block("endif")
-    builder.cond_br(condition, *labels)
+    builder.cond_br(condition, *labels, is_likely=op.is_likely)
     arms = []
     crews = _crews(emitter, op)
     for label, region, crew in zip(labels, (op.then, op.otherwise), crews, strict=True):

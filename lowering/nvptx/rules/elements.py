@@ -105,6 +105,12 @@ def has_pairs(layout: Layout) -> bool:
     return first is not None and first.stride == 1 and first.extent % 2 == 0
 
 
+def word_elements(emitter: Emitter, dtype: DType, layout: Layout) -> int:
+    """Return how many neighbours are best held as one vector: two where instructions take two."""
+    packs = dtype.bits == f16.bits or (dtype is f32 and emitter.target.has(PACKED_F32))
+    return 2 if packs and has_pairs(layout) else 1
+
+
 def is_narrow(dtype: DType) -> bool:
     """Whether arithmetic is done in f32 and rounded once."""
     return dtype.is_float and dtype.bits < f32.bits

@@ -17,6 +17,7 @@ from astdsl.ir.core import Op, Value
 from astdsl.ir.dtypes import DType, f16
 from astdsl.ir.types import AccumulatorType, TileType
 from astdsl.lowering.layout.registers import (
+    TMEM_LANES,
     Layout,
     tmem_product,
     wgmma_accumulator,
@@ -29,6 +30,7 @@ from astdsl.lowering.nvptx.asm import tcgen05, wgmma
 from astdsl.lowering.nvptx.builder import Builder
 from astdsl.lowering.nvptx.descriptors import UNIT_BYTES, Operand, tcgen05_instruction
 from astdsl.lowering.nvptx.function import Emitter, lowers, lowers_tile
+from astdsl.lowering.nvptx.rules.elements import unpacked, word_elements
 from astdsl.lowering.nvptx.values import LV, constant, i1, i32, i64
 from astdsl.lowering.products import (
     TCGEN05_COLUMNS,
@@ -108,7 +110,9 @@ def _write(emitter: Emitter, op: ops.AccumulatorWrite) -> None:
 @lowers_tile(ops.AccumulatorRead)
 def _read(emitter: Emitter, op: ops.AccumulatorRead, layout: Layout) -> Sequence[LV]:
     if not emitter.target.has(WGMMA):
-        return tensor_memory.read(emitter, op.accumulator, layout)
+        registers = tensor_memory.read(emitter, op.accumulator, layout)
+        width = word_elements(emitter, _type(op.accumulator).dtype, layout)
+        return unpacked(emitter, emitter.builder.together(registers, width))
     held: list[LV] = emitter.extra[op.accumulator].held(emitter.builder)
     if _type(op.accumulator).dtype is not f16:
         return held
@@ -359,16 +363,48 @@ def _is_whole(columns: int) -> bool:
     return columns % TCGEN05_COLUMNS == 0
 
 
+class _InSharedMemory:
+    """A of a product, given by a descriptor."""
+
+    def __init__(self, side: Side) -> None:
+        self._operand, self._start = side.operand, side.tcgen05()
+        self.is_k_major = side.operand.is_k_major
+
+    def at(self, builder: Builder, row: int, k: int) -> LV:
+        """Return the operand from a row and an element along k on."""
+        return builder.add(self._start, i64(self._operand.units(row, k)))
+
+
+class _InTensorMemory:
+    """A of a product, a tile that the threads write to the columns of an accumulator."""
+
+    is_k_major = True
+
+    def __init__(self, emitter: Emitter, op: ops.MatrixMultiply) -> None:
+        (lender,) = op.lender
+        rows, self._depth = op.a.tile.shape
+        layout = tmem_product((rows, self._depth), emitter.threads)
+        self._each = _WORD_BYTES // op.a.tile.dtype.bytes
+        self._start = tensor_memory.address(emitter, lender)
+        registers = emitter.get(op.a, layout)
+        tensor_memory.write_operand(emitter, lender, layout, registers, self._each)
+
+    def at(self, builder: Builder, row: int, k: int) -> LV:
+        """Return the address from a row and an element along k on."""
+        column = (row // TMEM_LANES * self._depth + k) // self._each
+        return builder.add(self._start, i32(column))
+
+
 def _multiply_tcgen05(emitter: Emitter, op: ops.MatrixMultiply) -> None:
     builder, operands = emitter.builder, _Operands(emitter, op)
     rows, columns = _shape(op.accumulator)
     columns = up(columns, TCGEN05_COLUMNS)
     accumulate = emitter.scalar(op.accumulate)
     address = tensor_memory.address(emitter, op.accumulator)
-    assert operands.a is not None, "the schedule multiplies slots"
-    a_side, b_side = operands.a.operand, operands.b.operand
-    a, b = operands.a.tcgen05(), operands.b.tcgen05()
-    row, at_once = tcgen05.mma(operands.kind.name), rows_of(op, emitter.target)
+    a = _InSharedMemory(operands.a) if operands.a else _InTensorMemory(emitter, op)
+    b_side, b = operands.b.operand, operands.b.tcgen05()
+    row = tcgen05.mma(operands.kind.name, a_in_tensor_memory=operands.a is None)
+    at_once = rows_of(op, emitter.target)
     blocks = -(-rows // at_once)
     with emitter.guarded(emitter.is_first_thread(), "issue"):
         builder.asm(tcgen05.FENCE_AFTER)
@@ -377,11 +413,11 @@ def _multiply_tcgen05(emitter: Emitter, op: ops.MatrixMultiply) -> None:
                 operands.product,
                 at_once,
                 width,
-                a_is_k_major=a_side.is_k_major,
+                a_is_k_major=a.is_k_major,
                 b_is_k_major=b_side.is_k_major,
             )
             place = builder.add(address, i32(block * columns + first))
-            a_here = builder.add(a, i64(a_side.units(block * at_once, k)))
+            a_here = a.at(builder, block * at_once, k)
             b_here = builder.add(b, i64(b_side.units(first, k)))
             scale = i1(True) if k else accumulate
             builder.asm(row, place, a_here, b_here, i32(instruction), scale)

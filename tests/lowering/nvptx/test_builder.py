@@ -209,6 +209,18 @@ def test_a_loop_keeps_its_body_once() -> None:
     assert ptx_of(module).count("mbarrier.try_wait") == 1
 
 
+def test_a_branch_that_is_likely_says_so() -> None:
+    module, builder = begin()
+    yes, no = builder.block("yes"), builder.block("no")
+    builder.cond_br(i1(True), yes, no, is_likely=True)
+    for label in (yes, no):
+        builder.position(label)
+        builder.ret()
+    text = module.text()
+    assert "label %no.2, !prof !" in text
+    assert '!{!"branch_weights", i32 2000, i32 1}' in text
+
+
 def test_a_variable_becomes_registers() -> None:
     module, builder = begin()
     place = builder.variable(constant("float", 0))

@@ -24,6 +24,7 @@ from astdsl import (
     minimum,
     pipeline,
     tile,
+    zeros,
 )
 from astdsl.ir.dtypes import DType
 from astdsl.lowering.nvptx.pipeline import llvm_version
@@ -132,6 +133,22 @@ def test_packed_instructions_compute_two_elements(
     for name in ("sub", "mul", "fma"):
         assert re.search(rf"\b{name}\.rn\.{suffix}\b", ptx), name
         assert not re.search(rf"\b{name}\.rn\.{scalar}\b", ptx), name
+
+
+@kernel
+def decayed(a: In["M K"], b: In["K N"], o: Out[f32, "M N"]):
+    total = zeros((128, 64), f32)
+    with pipeline(cdiv(a.shape[1], 64), stages=2) as k:
+        total = total * 0.5 + a[:, tile(k, 64)] @ b[tile(k, 64), :]
+    o[...] = total
+
+
+@PAIRS_OF_F32
+def test_an_accumulator_is_computed_with_by_pairs_also_across_steps() -> None:
+    a, b = (pick(f16, *shape) for shape in ((128, 192), (192, 64)))
+    ptx = decayed.lower(a, b, target="sm_100a").ptx
+    assert ptx.count("mul.rn.f32x2") == ptx.count("add.rn.f32x2") == 32
+    assert not re.search(r"\b(?:mul|add)\.rn\.f32\b", ptx)
 
 
 @kernel

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
 import pytest
 
-from astdsl import In, Out, cdiv, f32, i32, iota, kernel, pipeline, spec, tile, where, zeros
+from astdsl import In, Out, cdiv, f16, f32, i32, iota, kernel, pipeline, spec, tile, where, zeros
+from astdsl.stdlib.attention import attention
 from tests.witnesses import agree
 
 
@@ -71,6 +73,22 @@ def test_what_is_reduced_outside_of_loops_is_masked_if_it_is_ragged(columns: int
     x = random(6, columns) - 20
     np.testing.assert_array_equal(agree(largest_at_once, lambda: (x,)), x.max(axis=1))
     assert branches(largest_at_once, x) == 1
+
+
+def test_what_is_masked_to_be_reduced_is_masked_in_its_branch_alone() -> None:
+    text = str(largest_at_once.lower(random(6, 255)).schedule)
+    before, branch = text.split(" = If ")
+    assert "Select" not in before
+    assert branch.count("Select") == 1
+    assert "is_likely=True" in branch
+
+
+@pytest.mark.parametrize(("target", "columns"), [("sm_90a", 16), ("sm_100a", 64)])
+def test_a_mask_that_two_branches_need_is_compared_in_both(target: str, columns: int) -> None:
+    heads = spec((1, 1, 256, 64), f16)
+    ptx = attention.lower(heads, heads, heads, target=target, bq=128).ptx
+    # Most steps go past them. LLVM would write once, ahead of both, what is as likely as not.
+    assert len(re.findall(r"setp\.gt\.s(?:32|64)", ptx)) > 1.5 * columns
 
 
 def test_a_mask_of_few_elements_has_no_branch() -> None:

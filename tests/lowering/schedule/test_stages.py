@@ -58,6 +58,13 @@ def test_windows_have_rings_of_their_own(sx: int, sw: int) -> None:
         np.testing.assert_array_equal(found, (x * w).sum(1))
 
 
+def test_slots_that_are_no_power_of_two_are_found_by_unsigned_division() -> None:
+    x, w = matrices(16, 64)
+    for stages, is_shift in ((2, True), (3, False), (4, True), (6, False)):
+        text = str(weighted.lower(x, w, sx=None, sw=None, stages=stages).schedule)
+        assert ("dtype=u64" not in text) == is_shift
+
+
 def test_a_ring_has_the_slots_that_its_load_states() -> None:
     x, w = matrices(16, 64)
     schedule = weighted.lower(x, w, sx=3, sw=None, stages=2).schedule
