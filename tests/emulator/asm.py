@@ -54,16 +54,15 @@ def map_address(register: str, number: int) -> str:
 
 
 WAIT = """
-  mov.u32 %r90, 0;
 WAIT_{name}:
-  mbarrier.try_wait.parity.shared::cta.b64 %p9, [{barrier}], {parity};
+  mbarrier.try_wait.parity{order}.shared::cta.b64 %p9, [{barrier}], {parity};
   @!%p9 bra WAIT_{name};
 """
 
 
-def wait(barrier: str, parity: int | str, name: str = "a") -> str:
-    """Return a loop that waits for a phase."""
-    return WAIT.format(barrier=barrier, parity=parity, name=name)
+def wait(barrier: str, parity: int | str, name: str = "a", order: str = "") -> str:
+    """Return a loop, on lines of its own, that waits for a phase of an mbarrier."""
+    return WAIT.format(barrier=barrier, parity=parity, name=name, order=order)
 
 
 FILL = """

@@ -45,7 +45,7 @@ SYNC, OTHER = "bar.sync 0;", "bar.sync 1;"
 PUT, TAKE = "st.shared.b32 [%r4], %r0;", "ld.shared.b32 %r7, [%r6];"
 OWN = "ld.shared.b32 %r7, [%r4];"
 WAIT = wait("%r2", 0)
-RELAXED = WAIT.replace("parity", "parity.relaxed.cta")
+RELAXED = wait("%r2", 0, order=".relaxed.cta")
 ARRIVE = "mbarrier.arrive.shared::cta.b64 _, [%r8];"
 MEET = ARRIVE + wait("%r8", 0, "all")
 FILL = INIT + SYNC + LOAD

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from astdsl.emulator import TensorMap
-from tests.emulator.asm import kernel, map_address
+from tests.emulator.asm import kernel, map_address, wait
 
 Array = np.ndarray[Any, Any]
 
@@ -32,17 +32,6 @@ START = """
   mov.u32 %r0, %tid.x; setp.eq.u32 %p0, %r0, 0; mov.u32 %r1, smem; mov.u32 %r5, %ctaid.x;
   ld.param.u64 %d0, [a0]; ld.param.u64 %d1, [a1];
 """
-
-
-def poll(barrier: str, parity: str, name: str, order: str = "") -> str:
-    """Return a loop that waits for a phase of an mbarrier, on lines of their own."""
-    return f"""
-{name}:
-  mbarrier.try_wait.parity{order}.shared::cta.b64 %p9, [{barrier}], {parity};
-  @!%p9 bra {name};
-"""
-
-
 # Slots of 1 KiB, of which each block of a pair loads half for both; the consumers of both blocks
 # let both producers go on.
 MULTICAST = f"""
@@ -62,7 +51,7 @@ MULTICAST = f"""
 CONSUME:
   and.b32 %r11, %r10, 1; shr.u32 %r12, %r10, 1; and.b32 %r12, %r12, 1; shl.b32 %r13, %r11, 3;
   add.u32 %r14, %r2, %r13; add.u32 %r15, %r3, %r13;
-  {poll("%r14", "%r12", "FULL")}
+  {wait("%r14", "%r12", "FULL")}
   sub.u32 %r17, %r0, 32; shl.b32 %r17, %r17, 5; shl.b32 %r16, %r11, 10; add.u32 %r16, %r1, %r16;
   add.u32 %r16, %r16, %r17;
   ld.shared.v4.b32 {{%r20, %r21, %r22, %r23}}, [%r16];
@@ -83,7 +72,7 @@ PRODUCER:
 PRODUCE:
   and.b32 %r11, %r10, 1; shr.u32 %r12, %r10, 1; xor.b32 %r12, %r12, 1; and.b32 %r12, %r12, 1;
   shl.b32 %r13, %r11, 3; add.u32 %r14, %r2, %r13; add.u32 %r15, %r3, %r13;
-  {poll("%r15", "%r12", "EMPTY", ".acquire.cluster")}
+  {wait("%r15", "%r12", "EMPTY", ".acquire.cluster")}
   mbarrier.arrive.expect_tx.shared::cta.b64 _, [%r14], %r30;
   shl.b32 %r16, %r10, 1; add.u32 %r16, %r16, %r4; shl.b32 %r16, %r16, 9;
   cvt.u64.u32 %d2, %r16; add.u64 %d2, %d1, %d2;
@@ -126,7 +115,7 @@ EXCHANGE = f"""
   st.shared::cluster.b32 [%r10+256], %r16;
   mapa.shared::cluster.u32 %r17, %r2, %r3;
   mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%r17];
-  {poll("%r2", "%r9", "GOT", ".acquire.cluster")}
+  {wait("%r2", "%r9", "GOT", ".acquire.cluster")}
   ld.shared.b32 %r18, [%r14+256];
   add.u64 %d4, %d0, %d2; st.global.b32 [%d4], %r18;
 """
@@ -187,7 +176,7 @@ RING_OF_ARRIVALS = f"""
 READ:
   and.b32 %r11, %r10, 1; shr.u32 %r12, %r10, 1; and.b32 %r12, %r12, 1; shl.b32 %r13, %r11, 3;
   add.u32 %r14, %r2, %r13; add.u32 %r15, %r3, %r13;
-  {poll("%r14", "%r12", "FULL")}
+  {wait("%r14", "%r12", "FULL")}
   shl.b32 %r16, %r11, 10; xor.b32 %r17, %r8, 1008; add.u32 %r16, %r16, %r17;
   add.u32 %r16, %r1, %r16;
   ld.shared.v4.b32 {{%r20, %r21, %r22, %r23}}, [%r16];
@@ -199,7 +188,7 @@ READ:
 COPY:
   and.b32 %r11, %r10, 1; shr.u32 %r12, %r10, 1; xor.b32 %r12, %r12, 1; and.b32 %r12, %r12, 1;
   shl.b32 %r13, %r11, 3; add.u32 %r14, %r2, %r13; add.u32 %r15, %r3, %r13;
-  {poll("%r15", "%r12", "EMPTY")}
+  {wait("%r15", "%r12", "EMPTY")}
   shl.b32 %r16, %r11, 10; add.u32 %r16, %r16, %r8; add.u32 %r16, %r1, %r16;
   shl.b32 %r18, %r10, 10; add.u32 %r18, %r18, %r8; cvt.u64.u32 %d2, %r18; add.u64 %d2, %d1, %d2;
   cp.async.ca.shared.global [%r16], [%d2], 16;
@@ -332,7 +321,7 @@ ROUND:
   mul.wide.u32 %d3, %r10, 256; add.u64 %d4, %d1, %d3; add.u64 %d5, %d0, %d3;
   @%p0 mbarrier.arrive.expect_tx.shared::cta.b64 _, [%r2], %r4;
   @%p0 cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%r1], [%d4], %r4, [%r2];
-  {poll("%r2", "%r10", "CAME")}
+  {wait("%r2", "%r10", "CAME")}
   xor.b32 %r8, %r7, 128;
   ld.shared.b32 %r9, [%r8];
   add.u32 %r9, %r9, 7;
@@ -411,7 +400,7 @@ SPIN:
   fence.proxy.tensormap::generic.acquire.gpu [%d2], 128;
   @%p0 mbarrier.arrive.expect_tx.shared::cta.b64 _, [%r2], %r3;
   @%p0 cp.async.bulk.tensor.2d.shared::cta.global.tile.mbarrier::complete_tx::bytes [%r1], [%d2, {{%r13, %r13}}], [%r2];
-  {poll("%r2", "%r13", "CAME")}
+  {wait("%r2", "%r13", "CAME")}
   ld.shared.b32 %r9, [%r6]; add.u64 %d8, %d0, %d6; st.global.b32 [%d8], %r9;
 END:
 """  # noqa: E501  an instruction is one line
@@ -425,6 +414,63 @@ def maps() -> Launch:
     return Launch(text, 2, 32, [out, new, copy, flag, TensorMap.of(old, (4, 8))], new)
 
 
+# What threads of one block store the other copies in by bulk, and what it copies out they load: by
+# turns, behind flags.
+TURNS = f"""
+  {START}
+  ld.param.u64 %d2, [a2]; ld.param.u64 %d3, [a3]; ld.param.u64 %d4, [a4];
+  add.u32 %r2, %r1, 512; mov.u32 %r3, 256; mov.u32 %r12, 1; mul.wide.u32 %d5, %r0, 4;
+  setp.ne.u32 %p1, %r5, 0; @%p1 bra COPIES;
+  add.u64 %d6, %d1, %d5; ld.global.nc.b32 %r6, [%d6];
+  add.u64 %d7, %d2, %d5; st.global.b32 [%d7], %r6;
+  bar.sync 0;
+  @!%p0 bra BACK;
+  st.release.gpu.global.b32 [%d4], %r12;
+SPIN:
+  ld.acquire.gpu.global.b32 %r8, [%d4+4];
+  setp.eq.u32 %p3, %r8, 0; @%p3 bra SPIN;
+BACK:
+  bar.sync 0;
+  add.u64 %d8, %d3, %d5; ld.global.b32 %r9, [%d8];
+  add.u64 %d9, %d0, %d5; st.global.b32 [%d9], %r9;
+  bra END;
+COPIES:
+  @!%p0 bra COMES;
+  mbarrier.init.shared::cta.b64 [%r2], %r12;
+  fence.mbarrier_init.release.cluster;
+WAITS:
+  ld.acquire.gpu.global.b32 %r8, [%d4];
+  setp.eq.u32 %p3, %r8, 0; @%p3 bra WAITS;
+  fence.proxy.async.global;
+  mbarrier.arrive.expect_tx.shared::cta.b64 _, [%r2], %r3;
+  cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%r1], [%d2], %r3, [%r2];
+COMES:
+  bar.sync 0;
+  {wait("%r2", 0, "CAME")}
+  shl.b32 %r6, %r0, 2; add.u32 %r7, %r1, %r6; xor.b32 %r8, %r7, 128;
+  ld.shared.b32 %r9, [%r8]; add.u32 %r9, %r9, 7;
+  bar.sync 0;
+  st.shared.b32 [%r7], %r9;
+  fence.proxy.async.shared::cta;
+  bar.sync 0;
+  @!%p0 bra END;
+  cp.async.bulk.global.shared::cta.bulk_group [%d3], [%r1], %r3;
+  cp.async.bulk.commit_group;
+  cp.async.bulk.wait_group 0;
+  st.release.gpu.global.b32 [%d4+4], %r12;
+END:
+"""
+
+
+def turns() -> Launch:
+    """Let threads and bulk copies of two blocks use global memory by turns."""
+    x, out = np.arange(64, dtype=np.uint32), np.zeros(64, np.uint32)
+    first, second, flags = (np.zeros(n, np.uint32) for n in (64, 64, 2))
+    text = kernel(TURNS, ["u64"] * 5, shared_bytes=1024)
+    expected = x.reshape(2, 32)[::-1].reshape(-1) + 7
+    return Launch(text, 2, 64, [out, x, first, second, flags], expected.astype(np.uint32))
+
+
 WRITTEN = {
     "multicast": multicast,
     "exchange": exchange,
@@ -436,4 +482,5 @@ WRITTEN = {
     "bulk copies": bulk,
     "lanes": warps,
     "tensor maps": maps,
+    "memory by turns": turns,
 }

@@ -12,9 +12,9 @@ import numpy as np
 from astdsl.emulator.formats.descriptors import encode_tcgen05_descriptor
 from astdsl.emulator.formats.instruction import MMA_KINDS, InstructionDescriptor
 from astdsl.emulator.formats.swizzle import Swizzle
-from tests.emulator.asm import kernel
+from tests.emulator.asm import kernel, wait
 from tests.emulator.test_wgmma import descriptor_of, place
-from tests.emulator.written import START, Launch, poll
+from tests.emulator.written import START, Launch
 
 MEET = """
   barrier.cluster.arrive.release.aligned;
@@ -43,18 +43,18 @@ PAIR = f"""
   @!%p0 bra LAST;
 FILL:
   setp.eq.u32 %p4, %r10, 0; @%p4 bra FREE;
-  {poll("%r6", "%r31", "EMPTY")}
+  {wait("%r6", "%r31", "EMPTY")}
 FREE:
   mad.lo.u32 %r12, %r5, 2, %r10; mul.wide.u32 %d2, %r12, {ROUND_BYTES}; add.u64 %d2, %d1, %d2;
   mbarrier.arrive.expect_tx.shared::cta.b64 _, [%r2], %r30;
   cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%r1], [%d2], %r30, [%r2];
-  {poll("%r2", "%r10", "CAME")}
+  {wait("%r2", "%r10", "CAME")}
   mapa.shared::cluster.u32 %r13, %r3, %r31;
   mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%r13];
   add.u32 %r10, %r10, 1; setp.lt.u32 %p5, %r10, 2; @%p5 bra FILL;
   bra LAST;
 MULTIPLY:
-  {poll("%r3", "%r10", "READY", ".acquire.cluster")}
+  {wait("%r3", "%r10", "READY", ".acquire.cluster")}
   setp.ne.u32 %p6, %r10, 0; mov.u32 %r14, {{bits}}; mov.b64 %d10, {{a}}; mov.b64 %d11, {{b}};
   tcgen05.mma.cta_group::2.kind::f16 [%r11], %d10, %d11, %r14, %p6;
   @%p6 bra ALL;
@@ -63,7 +63,7 @@ MULTIPLY:
 ALL:
   tcgen05.commit.cta_group::2.mbarrier::arrive::one.shared::cluster.multicast::cluster.b64 [%r7], %h1;
 LAST:
-  {poll("%r7", "%r31", "DONE")}
+  {wait("%r7", "%r31", "DONE")}
   tcgen05.fence::after_thread_sync;
   and.b32 %r15, %r0, 96; shl.b32 %r15, %r15, 16; add.u32 %r15, %r11, %r15;
   tcgen05.ld.sync.aligned.32x32b.x{N}.b32 {{{{{", ".join(f"%r{200 + i}" for i in range(N))}}}}}, [%r15];
@@ -113,7 +113,7 @@ AGAIN:
   @%p2 clusterlaunchcontrol.try_cancel.async.shared::cta.mbarrier::complete_tx::bytes.multicast::cluster::all.b128 [%r1], [%r2];
   mad.lo.u32 %r9, %r5, 32, %r0; mul.wide.u32 %d2, %r9, 4; add.u64 %d3, %d1, %d2;
   ld.global.nc.b32 %r10, [%d3]; add.u64 %d4, %d0, %d2; red.global.add.u32 [%d4], %r10;
-  {poll("%r2", "%r6", "ANSWER")}
+  {wait("%r2", "%r6", "ANSWER")}
   ld.shared.b128 %q0, [%r1];
   clusterlaunchcontrol.query_cancel.is_canceled.pred.b128 %p3, %q0;
   @!%p3 bra DONE;
@@ -152,7 +152,7 @@ SEND = f"""
   mapa.shared::cluster.u32 %r18, %r2, %r3;
   st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v2.b32 [%r16], {{%r14, %r15}}, [%r18];
   red.async.relaxed.cluster.shared::cluster.mbarrier::complete_tx::bytes.add.u32 [%r17], %r14, [%r18];
-  {poll("%r2", "%r8", "CAME")}
+  {wait("%r2", "%r8", "CAME")}
   xor.b32 %r19, %r9, 504; add.u32 %r19, %r1, %r19; ld.shared.v2.b32 {{%r20, %r21}}, [%r19];
   xor.b32 %r22, %r11, 252; add.u32 %r22, %r1, %r22; ld.shared.b32 %r23, [%r22 + 512];
   mul.wide.u32 %d4, %r13, 16; add.u64 %d4, %d0, %d4;
