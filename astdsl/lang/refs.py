@@ -307,7 +307,8 @@ class Ref:
         operand = as_operand(value, "a store")
         if self.is_indexed:
             stored = converted_to_target(operand, shape, self.dtype, "a store")
-            more = self.indexed_fields(self.left_out(operand))
+            is_window = self.grid is NO_GRID or self.grid.is_computed
+            more = self.indexed_fields(self.left_out(None if is_window else operand))
             emit(ops.Scatter, **fields, **more, value=self._bytes(stored))
             return
         if self.space != GMEM and isinstance(operand, Tile):
@@ -381,13 +382,15 @@ class Ref:
         """The extents of the tile that it holds; those of dims become constants."""
         return self.grid.with_grid([self._size(k) for k in self.order])
 
-    def left_out(self, x: Operand) -> list[HalfSpace]:
-        """Return the half spaces outside which nothing of `x` is written.
+    def left_out(self, x: Operand | None) -> list[HalfSpace]:
+        """Return the half spaces outside which nothing is written: of indices, and of `x`.
 
-        Where the window itself has that edge, elements are dropped anyway.
+        Where the window itself has that edge, elements are dropped anyway. A store into a window
+        writes what `x` holds everywhere, so that it has none of `x`.
         """
         spaces = dict.fromkeys(index_edges(self.axes, self.grid))
-        spaces.update(dict.fromkeys(x.edges.broadcast(x.shape, self.static_shape)))
+        if x is not None:
+            spaces.update(dict.fromkeys(x.edges.broadcast(x.shape, self.static_shape)))
         own = self.edges().outside
         return [h for h in spaces if h not in own]
 

@@ -161,7 +161,8 @@ class _Folding:
         if (computed and is_turned) or not together:
             computed, inside = list(self.fold.groups), list(range(len(self.kept)))
         places = {self.kept[k]: n for n, k in enumerate(inside)}
-        grid = Grid(tuple(self._size(a) for a in places), inside[0] if inside else 0)
+        extents, place = tuple(self._size(a) for a in places), inside[0] if inside else 0
+        grid = Grid(extents, place, is_computed=True)
         order: dict[int, int] = {}
         for group in self.fold.groups:
             if group in computed:

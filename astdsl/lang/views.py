@@ -64,10 +64,14 @@ class AxisView:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Grid:
-    """Where tiles of indices stand in what they pick: axes of `shape` before axis `place`."""
+    """Where tiles of indices stand in what they pick: axes of `shape` before axis `place`.
+
+    The indices are computed where a window of a reshaped array is no window of the array.
+    """
 
     shape: tuple[int, ...]
     place: int
+    is_computed: bool = False
 
     def place_of(self, axis: int) -> int:
         """Return where an axis of the window is among all axes."""

@@ -374,3 +374,16 @@ def test_a_shape_of_other_elements_is_refused():
 
     with pytest.raises(ShapeMismatch, match="`reshape` of `x`"):
         wrong.on("reference")(np.zeros((5, 5), np.float32))
+
+
+@kernel
+def shifted(x: In[i32, "N"], at: In[i32, "2"], o: InOut[i32, "N"], p: InOut[i32, "N"]):
+    o.at[at[0] : at[1]][ds(0, 8)] = x[ds(-1, 8)] + 7
+    p.reshape(2, 4)[0:2, ds(0, 4)] = x[ds(-1, 4)] + 7
+
+
+def test_a_store_into_a_view_writes_what_lies_outside_of_what_was_read():
+    x, at = np.arange(1, 9, dtype=np.int32), np.array([1, 8], np.int32)
+    o, p = agree(shifted, lambda: (x, at, np.zeros_like(x), np.zeros_like(x)))
+    assert np.array_equal(o, [0, 7, 8, 9, 10, 11, 12, 13])
+    assert np.array_equal(p, [7, 8, 9, 10] * 2)

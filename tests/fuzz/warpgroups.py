@@ -27,6 +27,7 @@ from tests.fuzz.statements import Lines, Statements, indented
 
 Phase = Callable[[Scope], Lines]
 COPIED = ("f32", "f16", "bf16", "i32", "u8", "i8", "i16", "u32", "f8e4m3")
+MULTIPLIED = ("f16", "f16", "bf16", "f8e4m3", "f8e5m2", "i8", "u8", "f32")
 ATOMIC = ("add", "max", "min", "or", "xor", "and")
 
 
@@ -73,7 +74,7 @@ class Warpgroups(Statements):
         phases: list[tuple[float, Phase]] = [
             (3, self.exchanged), (2, self.handed), (2, self.copied), (1.5, self.round),
             (1, self.counted), (3, self.between), (1, self.shared), (2.5, self.ring),
-            (1, self.dealt),
+            (1, self.dealt), (2, self.multiplied),
         ]  # fmt: skip
         for _ in range(draw.number(1, 4)):
             self.budget = 40
@@ -283,6 +284,41 @@ class Warpgroups(Statements):
         body += [f"barrier_arrive({empty}[{slot}])"]
         read = [f"for {index} in range({steps}):", *indented(body)]
         return [*lines, f"if w == {one}:", *indented(fill), "else:", *indented(read)]
+
+    def multiplied(self, scope: Scope) -> Lines:
+        """Return a product of matrices that one warpgroup puts into shared memory."""
+        draw, dtype = self.draw, self.draw.pick(MULTIPLIED)
+        other = draw.pick(["i8", "u8"]) if dtype[1:] == "8" else dtype
+        sums = "i32" if dtype[1:] == "8" else "f32"
+        rows, inner, columns = draw.pick([16, 64, 64]), draw.pick([16, 32, 64]), draw.pick([8, 16])
+        count = draw.pick([1, self.warpgroups])
+        left, right = (rows * count, inner), (inner, columns)
+        turned = [draw.chance(0.3), draw.chance(0.4)]
+        pairs = zip((left, right), (dtype, other), turned, strict=True)
+        lines, operands = [], []
+        for shape, kind, is_turned in pairs:
+            held = shape[::-1] if is_turned else shape
+            name = self.buffer(held, kind)
+            value = f"({self.tame(scope, held, kind, 1)}).filled({draw.number(0, 2)})"
+            lines.append(f"{name}[...] = {value}")
+            part = "" if shape is right or count == 1 else f"ds(w * {rows}, {rows})"
+            part = f"{':, ' * is_turned}{part}" if part else "..."
+            operands.append(f"{name}[{part}]{'.T' * is_turned}")
+        lines += ["commit_smem()"] * draw.chance(0.6)
+        lines = [f"if w == {draw.number(0, self.warpgroups - 1)}:", *indented(lines), *self.meet()]
+        made = Name(self.fresh("acc"), (rows, columns), sums)
+        options = f", precision={draw.pick(['tf32', 'tf32x3'])!r}" * (
+            dtype == "f32" and draw.chance(0.8)
+        )
+        product = f"dot({', '.join(operands)}{options})"
+        if draw.chance(0.5):
+            scope.names.append(made)
+            return [*lines, f"{made.name} = {product}"]
+        lines += [f"{made.name} = ({self.tame(scope, made.shape, sums, 1)}).filled(1)"]
+        scope.names.append(made)
+        head = draw.pick(["for {0} in range({1}):", "with pipeline({1}) as {0}:"])
+        head = head.format(self.fresh("q"), draw.pick(["2", "3", "n", "n % 3"]))
+        return [*lines, head, f"    {made.name} += {product}"]
 
     def dealt(self, scope: Scope) -> Lines:
         """Return a grid whose steps the warpgroups share, each carrying a tile of its own."""
