@@ -33,7 +33,7 @@ from astdsl.lowering.layout.registers import (
 )
 from astdsl.lowering.layout.reshaping import reshaped
 from astdsl.lowering.layout.stated import stated_layout
-from astdsl.lowering.layout.turning import turned_loads
+from astdsl.lowering.layout.turning import wanted_by_uses
 from astdsl.lowering.target import WGMMA, Target
 
 TMEM_CELL_BITS = 32
@@ -70,7 +70,7 @@ def infer_layouts(
     `given` are what the body uses of its surroundings: the kernel's parameters.
     """
     inference = Inference(threads, target, Families(body))
-    inference.wanted = turned_loads(body, threads) | _wanted(body, threads)
+    inference.wanted = wanted_by_uses(body, threads) | _wanted(body, threads)
     inference.arguments((*given, *body.args))
     inference.block(body)
     return inference.placements

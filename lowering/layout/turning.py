@@ -1,11 +1,13 @@
-"""Layouts of tiles that threads read from shared memory along one axis and write along the other.
+"""Layouts of tiles that threads read from shared memory, where what becomes of them decides.
 
-Both buffers are swizzled by 128 bytes: chunk c of row r, 16 bytes, stands where c XOR r % 8 is.
-Elements of 32 bits are read by 4 and written by 2, those of 64 bits read by 2 and written one by
-one; lanes are spread so that 128 bytes, which are served at once, are in 32 banks on both sides.
-Elements of 16 bits are 8x8 matrices, which `ldmatrix` reads and `stmatrix` writes transposed.
+Those that `wgmma` multiplies from registers are loaded as its fragments, by `ldmatrix`. Others are
+read along one axis and written along the other. Both buffers are swizzled by 128 bytes: chunk c of
+row r, 16 bytes, stands where c XOR r % 8 is. Elements of 32 bits are read by 4 and written by 2,
+those of 64 bits read by 2 and written one by one; lanes are spread so that 128 bytes, which are
+served at once, are in 32 banks on both sides. Elements of 16 bits are 8x8 matrices, which
+`ldmatrix` reads and `stmatrix` writes transposed.
 
-Invariant: a tile is held so only where all of its uses lead to the store.
+Invariant: a tile is held so only where all of its uses lead to the store, or to the product.
 """
 
 from __future__ import annotations
@@ -18,13 +20,20 @@ from dataclasses import dataclass
 from astdsl.ir import ops
 from astdsl.ir.core import Block, Op, Value, walk
 from astdsl.ir.rewrite import count_uses
-from astdsl.ir.types import SMEM, RefType
-from astdsl.lowering.layout.matrices import MATRIX_ROWS
-from astdsl.lowering.layout.registers import WIDEST_ACCESS_BYTES, Digit, Layout, normalised
+from astdsl.ir.types import SMEM, RefType, TileType
+from astdsl.lowering.layout.matrices import MATRIX_ROWS, WORD_BYTES
+from astdsl.lowering.layout.registers import (
+    WIDEST_ACCESS_BYTES,
+    Digit,
+    Layout,
+    normalised,
+    wgmma_operand,
+)
 from astdsl.lowering.layout.shared import SWIZZLES_BYTES
 
 _WARP_THREADS = 32
 _TURN = (1, 0)
+_HALF_WORD_BYTES = 2
 # Neighbours that one access writes, of elements of so many bytes, and lanes beside those it reads.
 _WRITTEN = {4: 2, 8: 1}
 
@@ -37,13 +46,24 @@ class _Source:
     is_turned: bool
 
 
-def turned_loads(body: Block, threads: int) -> dict[Value, Layout]:
-    """Return the layouts of loaded tiles that are stored along another axis."""
-    stores = [op for op in walk(body) if isinstance(op, ops.Store) and _is_of_two_axes(op)]
-    if not stores:
+def wanted_by_uses(body: Block, threads: int) -> dict[Value, Layout]:
+    """Return the layouts of loaded tiles that are stored along another axis, or multiplied."""
+    program = list(walk(body))
+    stores = [op for op in program if isinstance(op, ops.Store) and _is_of_two_axes(op)]
+    products = [op for op in program if isinstance(op, ops.MatrixMultiply) and _is_fragment(op)]
+    if not stores and not products:
         return {}
     trace = _Trace(body)
-    return {value: layout for op in stores for value, layout in trace.layouts(op, threads)}
+    found = {value: layout for op in stores for value, layout in trace.layouts(op, threads)}
+    for op in products:
+        found.update(trace.fragments(op, threads))
+    return found
+
+
+def _is_fragment(op: ops.MatrixMultiply) -> bool:
+    """Whether `wgmma` reads A from registers, two elements in each."""
+    kind = op.a.type
+    return isinstance(kind, TileType) and kind.dtype.bytes == _HALF_WORD_BYTES and not op.lender
 
 
 def _is_of_two_axes(op: ops.Store | ops.Load) -> bool:
@@ -76,6 +96,15 @@ class _Trace:
         layout = turning(store.window_type.shape, fast, element_bytes, threads)
         if layout is not None:
             for source in filter(None, sources):
+                yield source.load.result, layout.permuted(_TURN) if source.is_turned else layout
+
+    def fragments(self, op: ops.MatrixMultiply, threads: int) -> Iterator[tuple[Value, Layout]]:
+        """Yield how the loads that A is computed from are held."""
+        sources = list(self._sources(op.a, is_turned=False))
+        rows, depth = op.a.tile.shape
+        layout = wgmma_operand((rows, depth), threads, WORD_BYTES // _HALF_WORD_BYTES)
+        for source in sources if None not in sources else ():
+            if source is not None and source.load.ref.ref.dtype.bytes == _HALF_WORD_BYTES:
                 yield source.load.result, layout.permuted(_TURN) if source.is_turned else layout
 
     def _sources(self, value: Value, *, is_turned: bool) -> Iterator[_Source | None]:
@@ -118,7 +147,7 @@ def turning(shape: tuple[int, ...], fast: int, element_bytes: int, threads: int)
     row = SWIZZLES_BYTES[0] // element_bytes
     if any(extent % row for extent in shape) or threads % _WARP_THREADS:
         return None
-    if element_bytes == 2:
+    if element_bytes == _HALF_WORD_BYTES:
         word, lanes = Digit(2, 1 - fast, 1), (Digit(4, 1 - fast, 2), Digit(MATRIX_ROWS, fast, 1))
         return _spread(shape, (word,), lanes, threads)
     written = _WRITTEN.get(element_bytes)
