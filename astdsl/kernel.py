@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, overload
 from astdsl import backend, on_demand
 from astdsl.call import Callee, prepare, resolve, row_major, where
 from astdsl.compiled import CompiledKernel, spread_keywords
+from astdsl.decorated import call_of, refusal, where_decorated
 from astdsl.errors import BadArgument, BadSignature, UnsupportedFeature, did_you_mean
 from astdsl.frontend.signature import Annotations, Signature, option_span, signature_of
 from astdsl.ir.dtypes import DType, named_dtype
@@ -28,7 +29,7 @@ from astdsl.runtime.devices import find_device, selected_device, settled_target
 from astdsl.runtime.emulation import check_options, emulated
 from astdsl.runtime.launch import Launch, describe
 from astdsl.runtime.recent import Recent, recent_of
-from astdsl.source import Span
+from astdsl.source import NOWHERE, Span
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -136,6 +137,7 @@ class Kernel:
         self.__name__: str = getattr(function, "__name__", type(function).__name__)
         self.boundary = Boundary(self.__name__)
         self._options = dict(options or {})
+        self._place = NOWHERE if isinstance(function, FunctionType) else where_decorated()
         annotations = Annotations(function)
         if (known := annotations.all_known()) is not None:
             self.__annotations__ = known
@@ -187,10 +189,7 @@ class Kernel:
         """Refuse what the decorator was given, at the first call."""
         function = self._plain.function
         if not isinstance(function, FunctionType):
-            raise BadSignature(
-                f"`@kernel` takes a Python function, got {type(function).__name__}",
-                help="put `@kernel` nearest to the `def`",
-            )
+            raise refusal(function, self._place)
         _check_options(self._options, function)
 
     def _method(self, receiver: tuple[Any, ...]) -> _Method:
@@ -272,6 +271,20 @@ class Kernel:
             return CompiledKernel(method.callee(receiver), program, name, constants)
 
         return on_demand.lowered(program, call, name, compiled)
+
+
+class _Static(Kernel):
+    """The kernel of a `staticmethod`: an object's is the class's."""
+
+    def __get__(self, instance: Any, owner: type | None = None) -> Any:
+        return self
+
+
+class _OfClass(Kernel):
+    """The kernel of a `classmethod`: its first argument is the class."""
+
+    def __get__(self, instance: Any, owner: type | None = None) -> Any:
+        return Placed(self, receiver=(owner or type(instance),))
 
 
 def _without_spec(value: Any) -> Any:
@@ -437,7 +450,14 @@ def kernel(function: Callable[..., Any] | None = None, /, **options: Any) -> Any
 
 
 def kernel_of(function: Any, options: Mapping[str, Any]) -> Kernel | Placed:
-    """Return the kernel of a function; of a bound method, placed on its object."""
+    """Return the kernel of a function; of a bound method or a callable, placed on its object."""
     if isinstance(function, MethodType):
         return Placed(Kernel(function.__func__, options), receiver=(function.__self__,))
+    if type(function) in DESCRIPTORS:
+        return DESCRIPTORS[type(function)](function.__func__, options)
+    if not isinstance(function, FunctionType) and (method := call_of(function)) is not None:
+        return Placed(Kernel(method, options), receiver=(function,))
     return Kernel(function, options)
+
+
+DESCRIPTORS: dict[type, type[Kernel]] = {classmethod: _OfClass, staticmethod: _Static}

@@ -27,7 +27,7 @@ LEVELS = (
     ("frontend", "lowering", "runtime", "emulator"),
     ("backend", "request"),
     ("compile",),
-    ("call",),
+    ("call", "decorated"),
     ("saved", "lowered"),
     ("on_demand",),
     ("compiled",),

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from astdsl.errors import BadArgument, did_you_mean
+from astdsl.errors import BadArgument, NotConstant, did_you_mean
 from astdsl.frontend.signature import MISSING, Parameter, Signature
 from astdsl.ir.dtypes import BOOL, DType, boolean, f32, f64, i32
 from astdsl.records import dataclass, field
@@ -78,6 +78,8 @@ def _fill_constants(signature: Signature, bound: Bound) -> None:
             )
         try:
             hash(value)
+        except NotConstant:  # a value of the kernel around the call, which names the constant
+            pass
         except TypeError:
             raise BadArgument(
                 f"the constant `{constant.name}` is a {type(value).__name__}, which has no hash",
@@ -138,12 +140,13 @@ def scalar_dtype(p: Parameter, kind: type) -> DType:
     Raises BadArgument for what is no number, and for a float where an integer is wanted.
     """
     if not issubclass(kind, (bool, int, float, np.bool_, np.integer, np.floating)):
-        raise BadArgument(
-            f"`{p.name}` takes a number, got {kind.__name__}",
-            p.place,
-            help=f"annotate it `{p.name}: In[...]` if it is an array; put a compile-time constant "
-            "after `*`",
+        way_out = (
+            f"annotate it `{p.name}: In[...]` if it is an array (a `lambda` cannot: write a "
+            "`def`); put a compile-time constant after `*`"
         )
+        if kind is type:
+            way_out = "put `@kernel` above `@classmethod`, which then gives the class"
+        raise BadArgument(f"`{p.name}` takes a number, got {kind.__name__}", p.place, help=way_out)
     is_bool = issubclass(kind, (bool, np.bool_))
     is_float = issubclass(kind, (float, np.floating))
     dtype = p.dtype or (boolean if is_bool else f32 if is_float else i32)

@@ -39,6 +39,11 @@ RUN = frozenset({
     GeneratorType, enumerate, filter, frozenset, map, reversed, set, zip, type({}.items()),
     type({}.keys()), type({}.values()),
 })  # fmt: skip
+# The methods that answer a builtin.
+ASKED: dict[Any, str] = {
+    builtins.abs: "__abs__", builtins.float: "__float__", builtins.int: "__int__",
+    builtins.len: "__len__", builtins.round: "__round__",
+}  # fmt: skip
 MATH = frozenset({"math", "cmath", "numpy", "statistics"})
 
 
@@ -50,6 +55,7 @@ def call(session: Session, function: Any, /, *args: Any, **kwargs: Any) -> Any:
         # What these give is seen only by running them, which the builtin does anyway.
         runs = RUN if function in RUNNERS else (GeneratorType,)
         args = tuple(list(x) if type(x) in runs else x for x in args)
+        function = method_asked(function, args) or function
     if type(function) is DType:
         # As in NumPy, a dtype converts what it is called with.
         function = functools.partial(astype, dtype=function)
@@ -76,6 +82,18 @@ def call(session: Session, function: Any, /, *args: Any, **kwargs: Any) -> Any:
     except TypeError as error:
         require_arguments_taken(function, callee, error)
         raise
+
+
+def method_asked(function: Any, args: tuple[Any, ...]) -> FunctionType | None:
+    """Return the method of a user's class that a builtin asks for its value, None if none."""
+    kind = type(args[0]) if args else None
+    return users_method(kind, ASKED[function]) if kind is not None and function in ASKED else None
+
+
+def users_method(kind: type, name: str) -> FunctionType | None:
+    """Return the method that a class has by a name if it is text of the user's, else None."""
+    found = getattr(kind, name, None)
+    return found if type(found) is FunctionType and not is_library(found) else None
 
 
 def plainly(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -89,6 +89,11 @@ class ExpressionRewriter(ast.NodeTransformer):
             node.args = [load("__class__"), load(self.receiver)]
         return at(where, ast.Call(load("__call__"), [node.func, *node.args], node.keywords))
 
+    def condition(self, node: ast.expr) -> ast.expr:
+        """Rewrite what decides a `while`."""
+        made: ast.expr = self.visit(node)
+        return made
+
     def visit_BoolOp(self, node: ast.BoolOp) -> ast.expr:
         """`and`, `or`: the next operand is evaluated if the first is a kernel value, or asks it."""
         names = [_names_of(operand) for operand in node.values[1:]]
@@ -161,6 +166,9 @@ class ExpressionRewriter(ast.NodeTransformer):
     def _comparison(
         self, node: ast.Compare, left: ast.expr, operator: ast.cmpop, right: ast.expr
     ) -> ast.expr:
+        if isinstance(operator, ast.In | ast.NotIn) and isinstance(right, ast.Set):
+            # Only what it holds matters, and kernel values have no hash.
+            right = ast.copy_location(ast.Tuple(right.elts, ast.Load()), right)
         if isinstance(operator, ast.In):
             return at(place(node), call("__in__", left, right))
         if isinstance(operator, ast.NotIn):

@@ -12,7 +12,7 @@ from types import FunctionType
 from typing import Any
 
 from astdsl.errors import FailedAssertion, KernelError, NotConstant, TypeMismatch, UnsupportedSyntax
-from astdsl.frontend.calls import call
+from astdsl.frontend.calls import call, users_method
 from astdsl.frontend.reads import is_kernel_value
 from astdsl.frontend.session import Session
 from astdsl.ir import ops
@@ -221,11 +221,13 @@ def chosen(session: Session, condition: Any, first: Any, second: Any) -> Any:
 
 def in_(session: Session, value: Any, container: Any) -> Any:
     """`value in container`: of kernel values, whether it equals one of the elements."""
-    del session
     require_usable(container)
     parts = list(container) if type(container) in LISTED else []
     if not is_kernel(value) and not any(map(is_kernel, parts)):
         return value in container
+    if method := users_method(type(container), "__contains__"):
+        found = call(session, method, container, value)
+        return found if is_kernel(found) else bool(found)
     if type(container) not in LISTED:
         raise fault(
             NotConstant,

@@ -25,6 +25,7 @@ from collections.abc import Callable, Iterable, Iterator
 from astdsl.frontend import leaving, scopes
 from astdsl.frontend.compiling import undressed
 from astdsl.frontend.expressions import ExpressionRewriter, in_pieces
+from astdsl.frontend.implicit import ImplicitRewriter
 from astdsl.frontend.nodes import (
     Place,
     assign,
@@ -65,8 +66,11 @@ class Rewritten:
     shared: scopes.Names
 
 
-def rewrite(source: FunctionSource) -> Rewritten:
-    """Rewrite a function found in its file, without its decorators, defaults and annotations."""
+def rewrite(source: FunctionSource, *, implicit: bool = False) -> Rewritten:
+    """Rewrite a function found in its file, without its decorators, defaults and annotations.
+
+    With `implicit` also what Python calls by itself in classes: operators, properties.
+    """
     node = clone(undressed(source.node))
     if isinstance(node, ast.Lambda):
         result = moved(place(node.body), ast.Return(node.body))
@@ -74,7 +78,7 @@ def rewrite(source: FunctionSource) -> Rewritten:
         made.args = node.args
         node = at(place(node), made)
     assert isinstance(node, ast.FunctionDef), "an `async def` is refused before it is rewritten"
-    root = Root(source.file, source.class_name)
+    root = Root(source.file, source.class_name, implicit)
     Scope(root, node).rewrite()
     return Rewritten(node, root.blocks, frozenset(map(root.mangled, root.nonlocals)))
 
@@ -85,6 +89,7 @@ class Root:
 
     file: str
     class_name: str
+    implicit: bool = False
     blocks: dict[str, BlockNames] = field(default_factory=dict)
     generated: set[str] = field(default_factory=set)
     flags: set[str] = field(default_factory=set)
@@ -121,7 +126,8 @@ class Scope:
         self.node = node
         parameters = [*node.args.posonlyargs, *node.args.args]
         receiver = parameters[0].arg if parameters and root.class_name else ""
-        self.expressions = ExpressionRewriter(lambda: root.fresh("v"), receiver)
+        rewriter = ImplicitRewriter if root.implicit else ExpressionRewriter
+        self.expressions = rewriter(lambda: root.fresh("v"), receiver)
         self.loops: list[Loop] = []
         self.shared: set[str] = set()
         body = leaving.arranged(node.body, lambda: root.fresh("subject"))
@@ -372,7 +378,7 @@ def while_(scope: Scope, node: ast.While) -> list[ast.stmt]:
     """`while`: test and body become functions."""
     header = place(node, node.test)
     needs = _loop_needs(scope, node, scopes.exposed(node.body) | scopes.read([node.test]))
-    result = at(place(node.test), ast.Return(scope.expression(node.test)))
+    result = at(place(node.test), ast.Return(scope.expressions.condition(node.test)))
     test, made_test = scope.block("test", [result], header, needs)
     name, made, stops = _loop_body(scope, node, [], header, needs)
     run = _statement(header, "__while__", test, name)

@@ -98,7 +98,7 @@ class Session:
 def _compiled(
     source: FunctionSource, code: CodeType, hooks: tuple[str, ...]
 ) -> tuple[Rewritten, CodeType]:
-    made = rewrite(source)
+    made = rewrite(source, implicit="__owner__" in hooks)
     names = (*hooks, *code.co_freevars)
     flags = compiler_flags(code)
     return made, compile_function(made.node, source.file, source.class_name, names, flags)

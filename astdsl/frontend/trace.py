@@ -7,16 +7,19 @@ trace read of Python is what it was.
 from __future__ import annotations
 
 import ast
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
 from types import FunctionType
 from typing import Any
 
-from astdsl.errors import UnsupportedSyntax
+from astdsl.errors import KernelError, UnsupportedSyntax
 from astdsl.frontend.hooks import HOOKS
 from astdsl.frontend.locate import Codes
+from astdsl.frontend.methods import HOOKS as METHODS
 from astdsl.frontend.nodes import place
+from astdsl.frontend.plain import failed_in_plain_python, tell_the_plain_place
 from astdsl.frontend.reads import Reads
-from astdsl.frontend.session import Session
+from astdsl.frontend.session import Hook, Session
 from astdsl.frontend.source_text import FunctionSource, find_function
 from astdsl.frontend.unknown import endless_recursion, unknown_name
 from astdsl.ir.builder import Builder
@@ -79,46 +82,86 @@ def trace_kernel(
     Errors: every KernelError that the kernel's text deserves; NeedsConstant where a runtime dim is
     needed as a number; what the user's own Python raises.
     """
-    source = find_function(function)
-    spans = _parameter_spans(source)
-    here = place(source.node).span(source.file)
-    values = {a.name: Value(a.type, a.name) for a in arguments if a.type is not None}
-    builder = Builder(tuple(values.values()))
-    codes = Codes()
-    trace = Trace(builder, codes.locate, warpgroups=warpgroups, params=params, shared=codes.shared)
-    trace.made.update({value: spans.get(n, here) for n, value in values.items()})
-    session = Session(HOOKS, trace, codes)
-    with tracing(trace):
-        given = {a.name: _argument(a, values.get(a.name)) for a in arguments}
-        try:
-            result = session.rewritten(function)(**given, **constants)
-        except NameError as error:
-            raise unknown_name(error, codes) from None
-        except RecursionError as error:
-            raise endless_recursion(error, codes, name, here) from None
-    for unused in trace.unused.values():
-        raise unused
-    if result is not None:
-        raise _returns_value(source)
-    for key, given_constant in constants.items():
-        session.reads.inside(f"`{key}`", given_constant)
-    session.reads.finish()
-    made = [
-        Param(value=values[a.name], name=a.name, role=a.role, span=spans.get(a.name, here),
-              initial=a.initial)
-        for a in arguments
-        if a.type is not None
-    ]  # fmt: skip
-    module = Module(
-        name=name,
-        params=tuple(made),
-        body=finished(builder.finish(), warpgroups),
-        span=here,
-        warpgroups=warpgroups,
-        approx_math=params.approx_math,
-        constants=tuple((key, repr(value)) for key, value in constants.items()),
-    )
-    return Traced(module, session.reads, session.nodes)
+    make = partial(_Attempt, function, find_function(function), arguments, warpgroups, params)
+    attempt = make(HOOKS)
+    try:
+        return attempt.traced(constants, name)
+    except (KernelError, TypeError) as error:
+        if not failed_in_plain_python(error, attempt.codes):
+            raise
+    attempt = make(METHODS)
+    try:
+        return attempt.traced(constants, name)
+    except KernelError as error:
+        tell_the_plain_place(error, attempt.codes)
+        raise
+
+
+class _Attempt:
+    """One run of a kernel's rewritten function, with the hooks that it calls."""
+
+    def __init__(
+        self,
+        function: FunctionType,
+        source: FunctionSource,
+        arguments: Sequence[TracedArgument],
+        warpgroups: int,
+        params: CompilerParams,
+        hooks: Mapping[str, Hook],
+    ) -> None:
+        self.function, self.source, self.arguments = function, source, arguments
+        self.here = place(source.node).span(source.file)
+        self.spans = _parameter_spans(source)
+        self.values = {a.name: Value(a.type, a.name) for a in arguments if a.type is not None}
+        self.codes = Codes()
+        self.trace = Trace(
+            Builder(tuple(self.values.values())),
+            self.codes.locate,
+            warpgroups=warpgroups,
+            params=params,
+            shared=self.codes.shared,
+        )
+        made = {value: self.spans.get(n, self.here) for n, value in self.values.items()}
+        self.trace.made.update(made)
+        self.session = Session(hooks, self.trace, self.codes)
+
+    def traced(self, constants: dict[str, object], name: str) -> Traced:
+        """Trace the kernel, and return its module with what the trace read."""
+        module = self._run(constants, name)
+        return Traced(module, self.session.reads, self.session.nodes)
+
+    def _run(self, constants: dict[str, object], name: str) -> Module:
+        session, trace = self.session, self.trace
+        with tracing(trace):
+            given = {a.name: _argument(a, self.values.get(a.name)) for a in self.arguments}
+            try:
+                result = session.rewritten(self.function)(**given, **constants)
+            except NameError as error:
+                raise unknown_name(error, self.codes) from None
+            except RecursionError as error:
+                raise endless_recursion(error, self.codes, name, self.here) from None
+        for unused in trace.unused.values():
+            raise unused
+        if result is not None:
+            raise _returns_value(self.source)
+        for key, given_constant in constants.items():
+            session.reads.inside(f"`{key}`", given_constant)
+        session.reads.finish()
+        made = [
+            Param(value=self.values[a.name], name=a.name, role=a.role,
+                  span=self.spans.get(a.name, self.here), initial=a.initial)
+            for a in self.arguments
+            if a.type is not None
+        ]  # fmt: skip
+        return Module(
+            name=name,
+            params=tuple(made),
+            body=finished(trace.builder.finish(), trace.warpgroups),
+            span=self.here,
+            warpgroups=trace.warpgroups,
+            approx_math=trace.params.approx_math,
+            constants=tuple((key, repr(value)) for key, value in constants.items()),
+        )
 
 
 def _argument(argument: TracedArgument, value: Value | None) -> Any:

@@ -50,8 +50,8 @@ from astdsl.lang.tracing import NeedsConstant, fault
 
 ATTRIBUTES = ("shape", "dtype", "ndim", "size", "T")
 TAKES_A_CONDITION = (
-    "an `if` statement of the kernel takes it, in helpers and methods that are called by name too; "
-    "properties and operators of your own classes run as plain Python"
+    "an `if` statement of the kernel takes it, in helpers and methods too; "
+    "`where(condition, a, b)` chooses anywhere"
 )
 INT32: Bounds = (-(2**31), 2**31 - 1)
 METHODS: dict[str, Callable[..., Any]] = {}
@@ -296,8 +296,8 @@ class Tile:
             f"{self} is a key, and keys of dicts, elements of sets and arguments of cached "
             "functions are compared while tracing",
             (self.value, "it comes from here"),
-            help="`where(i == 0, a, b)` chooses between values, `ref[i]` reads one; "
-            "`unroll(range(n))` gives constant indices, a keyword-only parameter is a constant",
+            help="tuples and lists hold kernel values; `where(i == 0, a, b)` chooses between two, "
+            "`ref[i]` reads one; `unroll(range(n))` gives constant indices",
         )
 
     def __neg__(self) -> Tile:

@@ -38,8 +38,8 @@ class Steps:
     def static(x: In[f32, "8"], o: Out[f32, "8"]):
         o[...] = x[...] + 1
 
-    @classmethod
     @kernel
+    @classmethod
     def of_class(cls, x: In[f32, "8"], o: Out[f32, "8"]):
         o[...] = x[...] + 2
 

@@ -217,6 +217,8 @@ def test_a_kernel_value_is_looked_for_among_keys() -> None:
         o[0] = 1 if n in names else 0
         o[1] = 1 if n in nothing[0] else 0
         o[2] = 1 if n not in nothing[1:] else 0
+        o[3] = 1 if 3 in {n + 1, 5} else 0
+        o[4] = 1 if n not in {2, n + n} else 0
 
     for n in (1, 2, 4):
         agrees(kernel, n)

@@ -97,7 +97,7 @@ def same_names(x: In[i32, "N"], o: Out[i32, "8"]):
     o[3] = astdsl.all(v > 100 for v in parts.values())
     o[4] = astdsl.max([t[0], t[1]])
     o[5] = any(v < 0 for v in parts.values())
-    o[6] = all({t[0] > 0})
+    o[6] = all({1: t[0] > 0}.values())
     o[7] = sum(map(abs, parts.values()), start=t[3])
 
 
