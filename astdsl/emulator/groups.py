@@ -41,10 +41,12 @@ class GroupLedger(Generic[T]):
 
     def __init__(self, n_owners: int) -> None:
         self._commits = np.zeros(n_owners, np.int64)
+        self._issuers = np.zeros(n_owners, np.bool_)
         self._entries: list[_Entry[T]] = []
 
     def issue(self, operation: T, owners: Index) -> None:
         """Add an operation to the open group of each owner."""
+        self._issuers[owners] = True
         self._entries.append(_Entry(operation, owners, np.full(len(owners), _OPEN, np.int64)))
 
     def commit(self, owners: Index) -> None:
@@ -62,6 +64,10 @@ class GroupLedger(Generic[T]):
             return []
         chosen = self._chosen(owners)
         return [e.operation for e in entries if self._is_due(e, chosen, keep)]
+
+    def has_issued(self, owners: Index) -> NDArray[np.bool_]:
+        """Say which owners have ever issued an operation: others wait for nothing."""
+        return self._issuers[owners]
 
     def open_operations(self) -> list[T]:
         """Return the operations that some owner has not committed."""

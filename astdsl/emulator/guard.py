@@ -114,8 +114,10 @@ class SharedGuard:
         self.races.read(lanes, rows, offsets, width, strong=self.strong)
         self._farewells_note(lanes, rows)
 
-    def write(self, lanes: Lanes, rows: Array, offsets: Array, width: int) -> None:
-        """Check an ordinary write; no proxy fence covers it yet."""
+    def write(
+        self, lanes: Lanes, rows: Array, offsets: Array, width: int, values: Array | None = None
+    ) -> None:
+        """Check an ordinary write, of values if they are known; no proxy fence covers it yet."""
         self._check_barriers(lanes, rows, offsets, width)
         if self._uses:
             place = rows, offsets >> _CHUNK_SHIFT
@@ -124,7 +126,7 @@ class SharedGuard:
                 raise self._collision(lanes, rows, offsets, busy, "written")
         self._check_acquired(lanes, rows, offsets)
         self._clean[rows, offsets >> _CHUNK_SHIFT] = False
-        self.races.write(lanes, rows, offsets, width, strong=self.strong)
+        self.races.write(lanes, rows, offsets, width, values, strong=self.strong)
         self._farewells_note(lanes, rows)
 
     def fence(self, lanes: Lanes) -> None:
@@ -176,6 +178,7 @@ class SharedGuard:
             who = ledger.clocks.warps(lanes)
             clusters = who[0] // self._m.launch.cluster_size
             ledger.cluster_barriers.give(who, clusters, clusters * 0, relaxed=relaxed)
+        self.races.come(self._m.block_of[lanes.sel] // self._m.launch.cluster_size)
         if self._farewells is not None:
             self._farewells.arrive(lanes)
 
@@ -186,6 +189,7 @@ class SharedGuard:
             clusters = who[0] // self._m.launch.cluster_size
             ledger.cluster_barriers.take(who, clusters, clusters * 0)
         self.races.meet(self.clocks.warps(lanes))
+        self.races.meet_cluster(self._m.block_of[lanes.sel])
         if self._farewells is not None:
             self._farewells.met(lanes)
 

@@ -149,9 +149,12 @@ class Memory:
             raise m.fault("E222", "store to kernel parameters, which are read-only", lane)
         width = values.dtype.itemsize * (values.shape[1] if values.ndim == 2 else 1)
         rows, offsets, memory = self._row_access(m, lanes, space, addresses, width)
-        if self.guard is not None and memory is self.shared:
-            self.guard.write(lanes, rows, offsets, width)
+        guard = self.guard if memory is self.shared else None
+        if guard is not None:
+            guard.write(lanes, rows, offsets, width, values)
         memory.store(rows, offsets, values, undefined)
+        if guard is not None and guard.races.contested and undefined is None:
+            guard.races.check_winners(lanes, rows, offsets, values)
 
     def shared_place(
         self, m: Machine, lanes: Lanes, addresses: Array, size_bytes: int, *, aligned: bool = False

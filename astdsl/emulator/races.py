@@ -72,11 +72,16 @@ class SharedRaces:
         # By how a read is waited for: the actor that a wait tells of.
         self._fetched = {BY_MBARRIER: np.zeros_like(self.stored)}
         self._newest_copy = self._newest_fetch = 0
+        # Whether several warps have just written one word, by one instruction.
+        self.contested = False
         # Up to when the ordinary writes of each warp of a cluster are covered by a proxy fence.
         self._size = m.launch.cluster_size
         self._covered = np.zeros((n // self._size, clocks.n_actors - clocks.n_async), np.int32)
         # The same for mbarriers that they made, which another fence covers as well.
         self._shown = np.zeros_like(self._covered)
+        # The same as of the last arrival at each cluster's barrier; and as each block met there.
+        self._came_shown = np.zeros_like(self._covered)
+        self._met_shown = np.zeros((n, self._covered.shape[1]), np.int32)
 
     # Ordinary accesses.
 
@@ -101,16 +106,22 @@ class SharedRaces:
         self._loaded.reshape(-1)[self._chunk(rows, offsets)] = made
 
     def write(
-        self, lanes: Lanes, rows: Array, offsets: Array, width: int, *, strong: bool = False
-    ) -> None:
-        """Check and note an ordinary write."""
+        self, lanes: Lanes, rows: Array, offsets: Array, width: int, values: Array | None,
+        *, strong: bool = False,
+    ) -> None:  # fmt: skip
+        """Check and note an ordinary write; `values` None are not known."""
         clocks = self._clocks
         floor, async_floor = clocks.floor(lanes)
-        # Two warps may write one word in any order: compilers store replicated values that way.
         for stamps in self._others(strong):
             if self._is_after(stamps.newest_read, floor, lanes):
                 place = self._words(rows, offsets, width)
                 self._check(lanes, place, stamps.read, stamps.reader)
+            if values is not None and self._is_after(stamps.newest_write, floor, lanes):
+                # Several may store one value in any order: compilers do so with replicated ones.
+                changed = self._m.memory.shared.differs(rows, offsets, values, self._word_bytes)
+                if changed.any():
+                    place = self._words(rows, offsets, width)
+                    self._check(lanes, place, stamps.written, stamps.writer, where=changed)
         if max(self._newest_copy, self._newest_fetch) > async_floor:
             reads = [(times, by) for by, times in self._fetched.items()]
             what = ("written", [(self._copied, BY_MBARRIER), *reads])
@@ -121,6 +132,25 @@ class SharedRaces:
         self._stamp(mine.written, rows, offsets, width, made)
         self._stamp_writers(mine.writer, lanes, rows, offsets, width)
         self.stored.reshape(-1)[self._chunk(rows, offsets)] = made
+        first = rows * mine.written.shape[1] + offsets // self._word_bytes
+        self.contested = not strong and bool((mine.written.reshape(-1)[first] != made).any())
+
+    def check_winners(self, lanes: Lanes, rows: Array, offsets: Array, values: Array) -> None:
+        """Fault if warps have stored different values at one place by one instruction."""
+        lost = self._m.memory.shared.differs(rows, offsets, values, self._word_bytes).any(axis=1)
+        places = rows, offsets // self._word_bytes
+        winners = self._weak.written[places] % self._clocks.n_actors
+        lost &= winners != self._clocks.actors(*self._clocks.warps(lanes))
+        if lost.any():
+            at = int(np.argmax(lost))
+            row, column = (int(np.broadcast_to(p, len(lost))[at]) for p in places)
+            who = self._clocks.place_of(row, int(winners[at]))
+            raise self._m.fault(
+                "E232",
+                f"shared memory at {self._word_bytes * column:#x}: {who} writes another value "
+                f"there ({self._m.place_text(self._m.pc)}), and no barrier orders the two",
+                int(lanes.index[at]), help="put a barrier between the two accesses",
+            )  # fmt: skip
 
     def written_late(
         self, lanes: Lanes, rows: Array, offsets: Array, width: int, *, strong: bool = False
@@ -224,6 +254,14 @@ class SharedRaces:
         """Check that memory was made ready by a warp that came before: an mbarrier's init."""
         place = self._words(rows, offsets, size_bytes)
         self._check(lanes, place, self._weak.written, self._weak.writer, shown=True)
+
+    def come(self, clusters: Array) -> None:
+        """Note that warps arrive at the barriers of their clusters, also by relaxed arrivals."""
+        self._came_shown[clusters] = self._shown[clusters]
+
+    def meet_cluster(self, rows: Array) -> None:
+        """Note that warps of blocks pass the barriers of their clusters."""
+        self._met_shown[rows] = self._came_shown[rows // self._size]
 
     def made(
         self, lanes: Lanes, rows: Array, offsets: Array, size_bytes: int, *, alone: bool = True
@@ -351,19 +389,20 @@ class SharedRaces:
     # Reports.
 
     def _check(
-        self, lanes: Lanes, place: Index, stamps: Array, by_lane: Array, *, shown: bool = False
-    ) -> None:
+        self, lanes: Lanes, place: Index, stamps: Array, by_lane: Array, *, shown: bool = False,
+        where: BoolArray | None = None,
+    ) -> None:  # fmt: skip
         """Fault if accesses, stamped at a place, are not ordered before those of lanes now.
 
-        With `shown` it is enough that a fence has let others see them: objects that were made.
+        With `shown` it is enough that a fence has let others see them, which met at the barrier of
+        the cluster since: objects that were made. `where` says which words count.
         """
         made = stamps[place]
         time, actor = np.divmod(made, self._clocks.n_actors)
         rows, warps = self._clocks.warps(lanes)
         known = np.take_along_axis(self._clocks.known[rows, warps], actor, axis=1)
         if shown:
-            clusters = place[0].reshape(-1) // self._size
-            known = np.maximum(known, np.take_along_axis(self._shown[clusters], actor, axis=1))
+            known = np.maximum(known, np.take_along_axis(self._met_shown[rows], actor, axis=1))
         bad = time > known
         own = actor == self._clocks.actors(rows, warps)[:, None]
         lane, other = self._lane_numbers(lanes)[:, None], by_lane[place]
@@ -373,6 +412,8 @@ class SharedRaces:
             & (other != lane)
             & (other != _EVERY_LANE)
         )
+        if where is not None:
+            bad &= where
         if bad.any():
             at, word = np.unravel_index(int(np.argmax(bad)), bad.shape)
             raise self._race(lanes, place, (int(at), int(word)), made, other)

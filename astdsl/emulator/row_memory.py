@@ -83,6 +83,19 @@ class RowMemory:
         if undefined is not None:
             self.defined.reshape(-1, width)[index[undefined]] = False
 
+    def differs(self, rows: Array, offsets: Array, values: Array, part_bytes: int) -> BoolArray:
+        """Say which parts of `values` are not what is written at each (row, offset).
+
+        [places, parts]; what is not written is nothing.
+        """
+        width = values[0].nbytes
+        index = (rows * self.row_bytes + offsets) // width
+        new = np.ascontiguousarray(values).view(np.uint8).reshape(len(values), width)
+        changed = self.data.reshape(-1, width)[index] != new
+        changed |= ~self.defined.reshape(-1, width)[index]
+        parts: BoolArray = changed.reshape(len(values), -1, min(part_bytes, width)).any(axis=2)
+        return parts
+
     def forget(self, rows: Array, offsets: Array, width: int) -> None:
         """Count `width` bytes at each place, aligned to it, as never written."""
         index = (rows * self.row_bytes + offsets) // width

@@ -24,14 +24,19 @@ from tests.emulator import (
     gpu,
     running,
     test_arith,
+    test_atomic,
     test_block_scaled,
+    test_cluster,
     test_cluster_copies,
     test_convert,
     test_copy,
     test_floating,
+    test_launch_control,
     test_logic,
     test_matrix_access,
+    test_memory,
     test_mma,
+    test_narrow_operands,
     test_pairs,
     test_remote,
     test_scaled_pairs,
@@ -40,15 +45,19 @@ from tests.emulator import (
     test_tma,
     test_warp,
     test_wgmma,
+    test_wmma,
 )
 from tests.emulator.asm import kernel
 from tests.runtime.drivers import StubApi
 
 MODULES = (
-    test_arith, test_block_scaled, test_cluster_copies, test_convert, test_copy, test_floating,
-    test_logic, test_matrix_access, test_mma, test_pairs, test_remote, test_scaled_pairs,
-    test_short_sums, test_tcgen05, test_tma, test_warp, test_wgmma,
+    test_arith, test_atomic, test_block_scaled, test_cluster, test_cluster_copies, test_convert,
+    test_copy, test_floating, test_launch_control, test_logic, test_matrix_access, test_mma,
+    test_narrow_operands, test_pairs, test_remote, test_scaled_pairs, test_short_sums,
+    test_tcgen05, test_tma, test_warp, test_wgmma, test_wmma,
 )  # fmt: skip
+# Of a module about host memory: what an instruction of the GPU computes.
+SOME = ((test_memory, "test_a_bulk_store_fills"),)
 # Tests of faults and of the emulator's own parts ask nothing of a GPU.
 EMULATORS_OWN = ("fault(", "raises(", "add_products(", "@given", "launched(")
 Run = Callable[..., None]
@@ -56,10 +65,10 @@ REASON = why_no_gpu()
 NEEDS_GPU = pytest.mark.skipif(bool(REASON), reason=f"no GPU to ask: {REASON}")
 
 
-def cases(module: ModuleType) -> Iterator[Any]:
+def cases(module: ModuleType, begin: str = "test_") -> Iterator[Any]:
     """Yield the tests of values of a module, each with one set of its parameters."""
     for name, function in vars(module).items():
-        if not name.startswith("test_") or not inspect.isfunction(function):
+        if not name.startswith(begin) or not inspect.isfunction(function):
             continue
         source = inspect.getsource(function)
         if any(word in source for word in EMULATORS_OWN):
@@ -75,7 +84,8 @@ def cases(module: ModuleType) -> Iterator[Any]:
 
 
 # Without a GPU a module is skipped as one, not by its hundreds of tests.
-CASES = [case for m in MODULES for case in itertools.islice(cases(m), 1 if REASON else None)]
+ASKED = (*((module, "test_") for module in MODULES), *SOME)
+CASES = [case for m in ASKED for case in itertools.islice(cases(*m), 1 if REASON else None)]
 
 
 @pytest.fixture(scope="module")
@@ -102,7 +112,7 @@ def test_a_gpu_computes_what_the_emulator_is_tested_for(
     module: ModuleType, function: Callable[..., Any], given: Any, run: Run,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    for each in (*MODULES, running):
+    for each in (*(module for module, _ in ASKED), running):
         if hasattr(each, "run"):
             monkeypatch.setattr(each, "run", run)
     asked(run, function, **given)

@@ -86,3 +86,25 @@ def test_blocks_of_a_cluster_are_neighbours_in_every_axis() -> None:
     run(module(body, ["u64"], REGISTERS), "k", (4, 4), (1,), [out], cluster=(2, 2))
     expected = [[[x % 2 + 2 * (y % 2), x // 2, y // 2] for x in range(4)] for y in range(4)]
     assert out.tolist() == expected
+
+
+ARRIVE_THERE = """mov.u32 %r0, %tid.x; setp.eq.u32 %p0, %r0, 0; mov.u32 %r4, sh;
+  @%p0 mbarrier.init.shared::cta.b64 [%r4], 1; {fence} {between}
+  mov.u32 %r6, %cluster_ctarank; xor.b32 %r6, %r6, 1; mapa.shared::cluster.u32 %r9, %r4, %r6;
+  @%p0 mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%r9];
+  W: mbarrier.try_wait.parity.shared::cta.b64 %p1, [%r4], 0; @!%p1 bra W;"""
+RELAXED = SYNC.replace("arrive.", "arrive.relaxed.")
+SHOW = "fence.mbarrier_init.release.cluster;"
+
+
+@pytest.mark.parametrize(("fence", "between"), [(SHOW, RELAXED), ("", SYNC), (SHOW, SYNC)])
+def test_another_block_may_arrive_once_the_cluster_has_met(fence: str, between: str) -> None:
+    body = ARRIVE_THERE.format(fence=fence, between=between) + SYNC
+    launch(body, np.zeros(1, np.uint32))
+
+
+@pytest.mark.parametrize(("fence", "between"), [("", RELAXED), (SHOW, ""), (SHOW, "bar.sync 0;")])
+def test_an_arrival_that_may_come_before_the_init_is_a_race(fence: str, between: str) -> None:
+    with pytest.raises(DeviceFault, match="writes it") as error:
+        launch(ARRIVE_THERE.format(fence=fence, between=between) + SYNC, np.zeros(1, np.uint32))
+    assert error.value.code == "E232"

@@ -133,6 +133,28 @@ def test_replicated_values_may_be_stored_by_several_warps() -> None:
     launch("st.shared.u32 [%r1], 5;", BAR, "ld.shared.u32 %r10, [%r1];")
 
 
+def test_different_values_may_not_be_stored_by_several_warps() -> None:
+    text = fault("E232", "st.shared.u32 [%r1], %r0;")
+    assert re.search(r"warp \d of block \(0, 0, 0\) writes another value there", text)
+    launch("setp.lt.u32 %p2, %r0, 32; @%p2 st.shared.u32 [%r1], %r0;")
+
+
+def test_overwriting_what_another_warp_wrote_without_a_barrier_is_a_race() -> None:
+    assert "writes it" in fault("E232", WRITE, WRITE_OTHER)
+    launch(WRITE, BAR, WRITE_OTHER)
+    fault("E232", WRITE, MIRROR + "st.shared.u8 [%r5 + 1], 7;")
+    # What is there already may be stored again: 64 threads write zeros over each other's.
+    zeros = "mov.u32 %r14, 0; st.shared.v4.u32 [%r4], {%r14, %r14, %r14, %r14};"
+    launch(zeros, MIRROR + "st.shared.u8 [%r5 + 1], 0;")
+
+
+def test_waiting_for_the_stores_of_another_warp_is_no_wait() -> None:
+    stored = (WRITE, FENCE, BAR, STORE, "cp.async.bulk.wait_group.read 0;")
+    text = fault("E233", *stored, WRITE, WAIT_STORE)
+    assert "has not waited for the TMA store that read it" in text
+    launch(*stored, BAR, WRITE, WAIT_STORE)
+
+
 @pytest.mark.parametrize("completion", ["late", "early"])
 def test_a_store_of_what_other_warps_wrote_needs_a_barrier(completion: Completion) -> None:
     text = fault("E234", WRITE, FENCE, STORE, WAIT_STORE, completion=completion)

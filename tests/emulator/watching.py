@@ -88,8 +88,10 @@ class Watcher(SharedGuard):
         kind, who = "strongly read" if self.strong else "read", self.order.numbers(lanes)
         self.order.access(kind, "shared", who, rows, self.order.words(offsets, width))
 
-    def write(self, lanes: Any, rows: Array, offsets: Array, width: int) -> None:
-        super().write(lanes, rows, offsets, width)
+    def write(
+        self, lanes: Any, rows: Array, offsets: Array, width: int, values: Array | None = None
+    ) -> None:
+        super().write(lanes, rows, offsets, width, values)
         kind, who = "strongly written" if self.strong else "written", self.order.numbers(lanes)
         self.order.access(kind, "shared", who, rows, self.order.words(offsets, width))
 

@@ -235,7 +235,6 @@ class _Tester:
             passed = use(m, some, lambda b: b.has_passed(rows, offsets, wanted))
         return passed if some.n == lanes.n else np.tile(passed, lanes.n // some.n)
 
-
     def describe(self, m: Machine, lanes: Lanes) -> str:
         """Return what the first of the lanes waits for."""
         rows, offsets = self.place(m, lanes)

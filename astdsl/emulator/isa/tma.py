@@ -299,10 +299,11 @@ def prepare_wait(ops: Operands) -> Execute:
     keep, finish = ops.args[0].value, _finish_read if reads else _finish
 
     def execute(m: Machine, lanes: Lanes) -> None:
-        for store in m.state(_Stores).due(lanes.index, keep):
+        stores = m.state(_Stores)
+        for store in stores.due(lanes.index, keep):
             finish(m, store)
         if m.guard is not None:
-            m.guard.clocks.know_async(lanes)
+            m.guard.clocks.know_async(lanes.where(stores.has_issued(lanes.index)))
         if m.memory.globals.races is not None and not reads:
             m.memory.globals.races.proxies.wait(lanes)
 
