@@ -126,8 +126,9 @@ class Statements(Expressions):
         """Return a conditional expression."""
         made = Name(self.fresh(), self.shape(scope), self.draw.pick(NUMBERS))
         x, y = (self.expression(scope, made.shape, made.dtype, 2) for _ in range(2))
+        test = self.test(scope)
         scope.names.append(made)
-        return [f"{made.name} = {x} if {self.test(scope)} else {y}"]
+        return [f"{made.name} = {x} if {test} else {y}"]
 
     def swap(self, scope: Scope, depth: int) -> Lines:
         """Return two names that are swapped."""
