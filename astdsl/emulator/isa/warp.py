@@ -321,7 +321,6 @@ def prepare_redux(ops: Operands) -> Control:
     value = ops.source(ops.args[1], scalar.name)
     write = ops.destination(ops.args[0], scalar.name)
     ufunc = _REDUCTIONS[word]
-    identity = None if scalar.kind == "f" else _identity(word, scalar.dtype)
     absolute, takes_nan = ops.has("abs"), ops.has("NaN")
 
     def body(m: Machine, lanes: Lanes, warps: Warps) -> None:
@@ -330,7 +329,7 @@ def prepare_redux(ops: Operands) -> Control:
         if scalar.kind == "f":
             result = _extreme_floats(ufunc, rows, warps.here, takes_nan)
         else:
-            rows = np.where(warps.here, rows, identity)
+            rows = np.where(warps.here, rows, _identity(word, scalar.dtype))
             result = ufunc.reduce(rows, axis=1, dtype=scalar.dtype)
         write(m, lanes, warps.gather(result[:, None]))
 
