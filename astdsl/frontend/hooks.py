@@ -226,8 +226,8 @@ def in_(session: Session, value: Any, container: Any) -> Any:
     if not is_kernel(value) and not any(map(is_kernel, parts)):
         return value in container
     if method := users_method(type(container), "__contains__"):
-        found = call(session, method, container, value)
-        return found if is_kernel(found) else bool(found)
+        answer = call(session, method, container, value)
+        return answer if is_kernel(answer) else bool(answer)
     if type(container) not in LISTED:
         raise fault(
             NotConstant,
