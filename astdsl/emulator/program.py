@@ -135,11 +135,19 @@ def _implied_return(function: Function) -> Instruction:
     return Instruction("ret", (), None, False, line, None)
 
 
+# Instructions of one architecture, or of a family: `ptxas` takes them for no other.
+_FAMILY = tuple(f"sm_{number}{letter}" for number in (100, 101, 103, 110) for letter in "af")
+_ONLY_ON = {"wgmma": ("sm_90a",), "tcgen05": _FAMILY}
+
+
 def _append(program: Program, ops: Operands) -> None:
     instruction = ops.instruction
     row = lookup(instruction.opcode)
     if row is None:
         raise ops.refuse("this opcode is not known to the emulator")
+    targets = _ONLY_ON.get(instruction.opcode.partition(".")[0])
+    if targets is not None and program.target not in targets:
+        raise ops.refuse(f"it needs .target {' or '.join(targets[:2])}, not {program.target}")
     body: Any = row.prepare(ops)
     step: Execute | None = None
     control: Control | None = None

@@ -102,3 +102,19 @@ def test_a_warpgroup_waits_for_ever_for_registers_that_nobody_releases() -> None
 def test_a_warp_cannot_release_registers_that_it_does_not_have() -> None:
     text = moving(128, "setmaxnreg.dec.sync.aligned.u32 232;")
     assert "has 128" in fault("E216", text, "k", (1,), (256,), [np.zeros(1, np.uint32)])
+
+
+@pytest.mark.parametrize(
+    ("code", "target", "wanted"),
+    [
+        ("wgmma.fence.sync.aligned;", "sm_100a", "sm_90a"),
+        ("tcgen05.wait::ld.sync.aligned;", "sm_90a", "sm_100a or sm_100f"),
+        ("tcgen05.wait::ld.sync.aligned;", "sm_100", "sm_100a or sm_100f"),
+    ],
+)
+def test_instructions_of_another_architecture_are_refused(
+    code: str, target: str, wanted: str
+) -> None:
+    text = kernel(code, ["u64"], target=target)
+    said = fault("E201", text, "k", (1,), (128,), [np.zeros(1, np.uint32)])
+    assert f"it needs .target {wanted}, not {target}" in said

@@ -323,7 +323,7 @@ def test_an_accumulator_of_another_shape_is_a_fault() -> None:
 
 def test_a_missing_proxy_fence_is_a_fault() -> None:
     image, code = tiles()
-    text = fault("E252", code + "st.shared.u32 [%r1 + 32], %r0; bar.sync 0;" + chain(), image)
+    text = fault("E252", code + "st.shared.u32 [%r1 + 32], 5; bar.sync 0;" + chain(), image)
     assert "fence.proxy.async" in text
 
 
