@@ -51,6 +51,16 @@ def test_stores_undo_loads(transposed: bool) -> None:
     assert out.tolist() == matrices.tolist()
 
 
+@pytest.mark.parametrize("move", ["", "movmatrix.sync.aligned.m8n8.trans.b16 %r4, %r4;"])
+def test_a_matrix_of_which_all_lanes_hold_the_same_is_stored(move: str) -> None:
+    out = np.zeros((64, 8), np.uint16)
+    body = f"""mov.b32 %r4, 0x10001; {move} mov.b32 %r5, %r4; mov.b32 %r6, %r4; mov.b32 %r7, %r4;
+      stmatrix.sync.aligned.m8n8.x4.shared.b16 [%r2], {FOUR}; bar.sync 0;
+      ld.shared.v4.b32 {FOUR}, [%r2]; st.global.v4.b32 [%d3], {FOUR};"""
+    run(module(START + body, ["u64"] * 2, REGISTERS), "k", (1,), (64,), [out, out])
+    assert (out == 1).all()
+
+
 def test_one_matrix_takes_its_addresses_from_the_first_eight_lanes() -> None:
     out = np.zeros((32, 8), np.uint16)
     body = f"""ld.global.v4.b32 {FOUR}, [%d2]; st.shared.v4.b32 [%r2], {FOUR}; bar.sync 0;

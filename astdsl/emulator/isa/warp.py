@@ -73,11 +73,11 @@ class Warps:
         return slots
 
     def spread(self, values: Any, dtype: Any) -> Array:
-        """Return one value a lane as rows of warps; absent lanes hold 0."""
+        """Return one value a lane as rows of warps, side by side; absent lanes hold 0."""
         if self.whole:
             flat = one_a_lane(np.asarray(values, dtype), self._lanes.n)
             cube = flat.reshape(-1, WARP, self._n_blocks)
-            return cube.swapaxes(1, 2).reshape(-1, WARP)
+            return np.ascontiguousarray(cube.swapaxes(1, 2).reshape(-1, WARP))
         rows = np.zeros(self.n * WARP, dtype)
         rows[self.at] = values
         return rows.reshape(self.n, WARP)
