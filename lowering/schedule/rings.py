@@ -63,14 +63,18 @@ class Ring:
 
     def place(self, maker: Maker, number: Value) -> tuple[Value, Value]:
         """Return the slot and the parity of the copy of a number."""
-        # No count is negative; where the division is no shift, it is cheaper to say so.
+        # No count is negative; where the division is no shift, it is cheaper to say so, and to
+        # divide once.
         is_shift = self.stages & (self.stages - 1) == 0
         count = number if is_shift else maker.to_u64(number)
         stages = maker.number(self.stages, count.tile)
-        slot = maker.remainder(count, stages)
-        parity = maker.remainder(maker.divide(count, stages), maker.number(2, count.tile))
-        if not is_shift:
-            slot, parity = maker.to_index(slot), maker.to_index(parity)
+        turn = maker.divide(count, stages)
+        parity = maker.remainder(turn, maker.number(2, count.tile))
+        if is_shift:
+            slot = maker.remainder(count, stages)
+        else:
+            slot = maker.to_index(maker.subtract(count, maker.multiply(turn, stages)))
+            parity = maker.to_index(parity)
         slot.hint, parity.hint = "slot", "parity"
         return slot, parity
 

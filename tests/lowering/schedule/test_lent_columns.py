@@ -72,7 +72,7 @@ def operands(dtype: Any, m: int, n: int = 64) -> tuple[Any, ...]:
 @pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16])
 @pytest.mark.parametrize(("m", "constants"), [(128, {}), (300, {}), (256, {"bm": 256})])
 def test_a_computed_operand_takes_the_place_of_the_product(
-    dtype: Any, m: int, constants: dict[str, int]
+    dtype: Any, m: int, constants: dict[str, Any]
 ) -> None:
     arguments = operands(dtype, m)
     a, b, c = (np.asarray(x, np.float32) for x in arguments)
@@ -100,7 +100,7 @@ def test_its_columns_are_free_again_in_the_next_step(m: int) -> None:
     assert "tensor memory: 64 columns" in lowered.explain()
 
 
-OTHERS = {
+OTHERS: dict[str, tuple[Any, Any, dict[str, Any]]] = {
     "64 rows are 16 lanes of each warp": (twice, operands(np.float16, 64), {"bm": 64}),
     "a sum's products are in flight": (summed, operands(np.float16, 128), {}),
     "its rows would be lanes": (turned, whole(np.float16, (128, 32), (32, 128), (128, 32)), {}),
