@@ -262,6 +262,11 @@ class Builder:
         entry.known.variables[place.name] = initial
         return place
 
+    def declare(self, row: AsmRow) -> None:
+        """Write a row without operands before everything else, so that all blocks follow it."""
+        row.check(())
+        self._blocks["entry"].lines.insert(0, f"  call void {row.callee}(){row.attributes}")
+
     def gep(self, element: str, pointer: LV, index: LV) -> LV:
         """Move a pointer by `index` elements of type `element`."""
         if folding.number_of(index) == 0:
@@ -334,9 +339,9 @@ class Builder:
 
     def unpack(self, value: LV) -> list[LV]:
         """Split a vector into scalars; those that are never used cost nothing."""
-        lanes = []
+        lanes, kind = [], element_of(value.type)
         for number in range(lanes_of(value.type)):
-            lane = self.extract(value, number)
+            lane = self._value(kind, f"extractelement {value.typed}, i32 {number}")
             self._lanes[lane.name] = _Lane(value, number, self._block.lines[-1])
             lanes.append(lane)
         return lanes

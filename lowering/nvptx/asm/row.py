@@ -120,22 +120,17 @@ def sequence(name: str, parts: Sequence[tuple[AsmRow, Mapping[str, str]]]) -> As
     """Join rows that act into one, so that nothing comes between them.
 
     Each part says what its operands are called in the whole; operands of one name are one, and
-    come in the order of their first mention. Outputs are all tied: what several parts update goes
-    in and comes out once.
+    come in the order of their first mention. None has results.
     """
-    outputs: dict[str, str] = {}
     inputs: dict[str, str] = {}
     for row, names in parts:
-        if row.effect is not Effect.ACTS or row.tied != len(row.outputs):
-            raise AssertionError(f"{name}: {row.name} does not act on tied registers alone")
-        outputs |= {names[each]: type for each, type in row.outputs.items()}
+        if row.effect is not Effect.ACTS or row.outputs:
+            raise AssertionError(f"{name}: {row.name} does more than act")
         inputs |= {names[each]: type for each, type in row.inputs.items()}
     return AsmRow(
         name=name,
         text="\n".join(_renamed(row.text, names) for row, names in parts),
         effect=Effect.ACTS,
-        outputs=outputs,
-        tied=len(outputs),
         inputs=inputs,
         requires=parts[0][0].requires,
     )

@@ -1,7 +1,10 @@
 """Warpgroup matrix products of sm_90a.
 
-Source: PTX ISA 9.7.15.5.  The accumulators of a product are tied: the registers go in and come
-out, and may not be touched before the `wait` that ties them again.
+Source: PTX ISA 9.7.15.5.
+
+Invariant: the registers of an accumulator are declared by us and named in the text; LLVM knows
+nothing of them. So it copies none while a product is in flight, and has nothing to allocate: of
+64 values that go in and come out of every product it would spend half of its time on.
 """
 
 from __future__ import annotations
@@ -28,6 +31,64 @@ _RESULTS = {
 }  # fmt: skip
 REGISTERS = {"f32": "float", "s32": "i32", "f16": "i32"}
 """The LLVM type of an accumulator's register, by the type of D; f16 comes in pairs."""
+_PTX_REGISTERS = {"float": "f32", "i32": "b32"}
+
+
+class Accumulator(NamedTuple):
+    """The registers of a thread for one accumulator: `type` is LLVM's, `number` tells it apart."""
+
+    number: int
+    type: str
+    count: int
+
+    @property
+    def prefix(self) -> str:
+        """How the names of its registers begin; they are numbered from 0."""
+        return f"%acc{self.number}_"
+
+    def names(self, first: int, count: int) -> tuple[str, ...]:
+        """Spell some of its registers."""
+        if not 0 <= first <= first + count <= self.count:
+            raise AssertionError(f"an accumulator of {self.count} has no {count} from {first}")
+        return tuple(f"{self.prefix}{number}" for number in range(first, first + count))
+
+
+def declare(accumulator: Accumulator) -> AsmRow:
+    """Make the row that declares the registers, before all that name them (PTX ISA 5.4.4)."""
+    kind = _PTX_REGISTERS[accumulator.type]
+    return AsmRow(
+        name="wgmma.accumulator.declare",
+        text=f".reg .{kind} {accumulator.prefix}<{accumulator.count}>;",
+        effect=Effect.ACTS,
+        requires=WGMMA,
+    )
+
+
+@cache
+def read(accumulator: Accumulator) -> AsmRow:
+    """Make the row that gives what the registers hold."""
+    names = accumulator.names(0, accumulator.count)
+    return AsmRow(
+        name="wgmma.accumulator.read",
+        text="\n".join(f"mov.b32 $d{k}, {name};" for k, name in enumerate(names)),
+        effect=Effect.ACTS,
+        requires=WGMMA,
+        outputs={f"d{k}": accumulator.type for k in range(accumulator.count)},
+    )
+
+
+@cache
+def write(accumulator: Accumulator) -> AsmRow:
+    """Make the row that puts values into the registers."""
+    names = accumulator.names(0, accumulator.count)
+    return AsmRow(
+        name="wgmma.accumulator.write",
+        text="\n".join(f"mov.b32 {name}, $s{k};" for k, name in enumerate(names)),
+        effect=Effect.ACTS,
+        requires=WGMMA,
+        inputs={f"s{k}": accumulator.type for k in range(accumulator.count)},
+    )
+
 
 COMMIT = AsmRow(
     name="wgmma.commit_group",
@@ -46,34 +107,15 @@ FENCE = AsmRow(
 
 
 @cache
-def settle(types: tuple[str, ...]) -> AsmRow:
-    """Make the row of a fence after which registers, of `types`, hold what was written to them.
-
-    Tied, so that LLVM writes them here: while a product is in flight ptxas would wait for it first.
-    """
-    return AsmRow(
-        name="wgmma.fence.tied",
-        text="wgmma.fence.sync.aligned;",
-        effect=Effect.ACTS,
-        outputs={f"d{number}": type for number, type in enumerate(types)},
-        tied=len(types),
-        requires=WGMMA,
-    )
-
-
-@cache
-def wait(pending: int, types: tuple[str, ...] = ()) -> AsmRow:
+def wait(pending: int) -> AsmRow:
     """Make the row that waits until at most `pending` groups are in flight.
 
-    It ties the registers, of `types`, that it makes valid.  With `pending` above zero tie none:
-    the registers of the groups still in flight must not be touched.
+    The registers of the groups still in flight must not be touched.
     """
     return AsmRow(
         name="wgmma.wait_group",
         text=f"wgmma.wait_group.sync.aligned {pending};",
         effect=Effect.ACTS,
-        outputs={f"d{number}": type for number, type in enumerate(types)},
-        tied=len(types),
         requires=WGMMA,
     )
 
@@ -88,6 +130,7 @@ class Types(NamedTuple):
 
 @cache
 def mma(
+    accumulators: tuple[str, ...],
     n: int,
     types: Types,
     *,
@@ -97,16 +140,14 @@ def mma(
 ) -> AsmRow:
     """Make the row D[64, n] = (scale_d ? D : 0) + A[64, k] B[k, n]; k elements are 32 bytes.
 
-    Operands: the accumulators of a thread (tied; n/2 registers, n/4 pairs of f16), A as a
+    D is in the registers `accumulators` of a thread: n/2, or n/4 pairs of f16. Operands: A as a
     descriptor or as four registers, B as a descriptor, scale_d.  A transposed operand is
     contiguous along M (A) or N (B), of 16-bit types alone; A in registers cannot be.
     """
     _check(n, types, transpose_a or transpose_b, a_in_registers and transpose_a)
-    outputs = dict.fromkeys(
-        (f"d{number}" for number in range(registers(n, types.d))), REGISTERS[types.d]
-    )
+    if len(accumulators) != registers(n, types.d):
+        raise AssertionError(f"{n} columns of {types.d} are not {len(accumulators)} registers")
     a_operands, a_text = _a_operand(a_in_registers)
-    accumulators = ", ".join(f"${name}" for name in outputs)
     k = K_BYTES // ELEMENT_BYTES[types.a]
     signs = [] if types.d == "s32" else [1, 1]
     transposes = [transpose_b] if a_in_registers else [transpose_a, transpose_b]
@@ -116,11 +157,9 @@ def mma(
         name=f"wgmma.m64n{n}k{k}.{'.'.join(types)}",
         text=(
             f"wgmma.mma_async.sync.aligned.m64n{n}k{k}.{'.'.join(types)} "
-            f"{{{accumulators}}}, {a_text}, $b, $scale_d{immediates};"
+            f"{{{', '.join(accumulators)}}}, {a_text}, $b, $scale_d{immediates};"
         ),
         effect=Effect.ACTS,
-        outputs=outputs,
-        tied=len(outputs),
         inputs=a_operands | {"b": "i64", "scale_d": "i1"},
         requires=WGMMA,
     )
@@ -144,6 +183,7 @@ class Step(NamedTuple):
 
 @cache
 def product(
+    accumulator: Accumulator,
     steps: tuple[Step, ...],
     types: Types,
     *,
@@ -153,24 +193,22 @@ def product(
 ) -> AsmRow:
     """Make the row of a whole product: the fence, every instruction, the commit of the group.
 
-    One row, so that LLVM sees the accumulators go in and come out once. Operands: the accumulators
-    (tied) in the order of the steps; by name descriptors `a0 a1 ... b0 b1 ...`, `accumulate` for
-    the steps that do not continue, and `always`, which is true. With A in registers `a0 a1 ...` are
-    those, and a step's `a` is the first of its four.
+    One row, so that nothing comes between them. Operands by name: descriptors `a0 a1 ... b0 b1
+    ...`, `accumulate` for the steps that do not continue, and `always`, which is true. With A in
+    registers `a0 a1 ...` are those, and a step's `a` is the first of its four.
     """
     parts: list[tuple[AsmRow, dict[str, str]]] = [(FENCE, {})]
     for step in steps:
         row = mma(
+            accumulator.names(step.first, registers(step.n, types.d)),
             step.n,
             types,
             a_in_registers=a_in_registers,
             transpose_a=transpose_a,
             transpose_b=transpose_b,
         )
-        count = registers(step.n, types.d)
-        names = {f"d{number}": f"d{step.first + number}" for number in range(count)}
         fragment = {f"a{number}": f"a{step.a + number}" for number in range(A_REGISTERS)}
-        names |= fragment if a_in_registers else {"a": f"a{step.a}"}
+        names = fragment if a_in_registers else {"a": f"a{step.a}"}
         scale = "always" if step.continues else "accumulate"
         parts.append((row, names | {"b": f"b{step.b}", "scale_d": scale}))
     return sequence("wgmma.product", [*parts, (COMMIT, {})])

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 
 from astdsl.errors import UnsupportedFeature
@@ -31,7 +30,7 @@ from astdsl.lowering.nvptx.builder import Builder
 from astdsl.lowering.nvptx.descriptors import UNIT_BYTES, Operand, tcgen05_instruction
 from astdsl.lowering.nvptx.function import Emitter, lowers, lowers_tile
 from astdsl.lowering.nvptx.rules.elements import unpacked, word_elements
-from astdsl.lowering.nvptx.values import LV, constant, i1, i32, i64
+from astdsl.lowering.nvptx.values import LV, i1, i32, i64
 from astdsl.lowering.products import (
     TCGEN05_COLUMNS,
     WGMMA_COLUMNS,
@@ -64,32 +63,15 @@ def _shape(accumulator: Value) -> tuple[int, int]:
     return rows, columns
 
 
-@dataclass(frozen=True, slots=True)
-class _Registers:
-    """The variables of an accumulator of wgmma, all of one LLVM type."""
-
-    type: str
-    places: list[LV]
-    is_by_hand: bool = False
-
-    def held(self, builder: Builder) -> list[LV]:
-        """Read them."""
-        return [builder.held(self.type, place) for place in self.places]
-
-    def keep(self, builder: Builder, values: Sequence[LV]) -> None:
-        """Write them."""
-        for place, value in zip(self.places, values, strict=True):
-            builder.hold(place, value)
-
-
 @lowers(ops.AllocAccumulator)
 def _alloc(emitter: Emitter, op: ops.AllocAccumulator) -> None:
     if emitter.target.has(WGMMA):
         layout = wgmma_accumulator(_shape(op.result), emitter.threads)
-        zero = constant(wgmma.REGISTERS[PTX_RESULTS[op.dtype.name]], 0)
         count = layout.register_count // (2 if op.dtype is f16 else 1)
-        places = [emitter.builder.variable(zero) for _ in range(count)]
-        emitter.extra[op.result] = _Registers(zero.type, places, op.in_registers)
+        number = sum(isinstance(each, wgmma.Accumulator) for each in emitter.extra.values())
+        kind = wgmma.REGISTERS[PTX_RESULTS[op.dtype.name]]
+        made = emitter.extra[op.result] = wgmma.Accumulator(number, kind, count)
+        emitter.builder.declare(wgmma.declare(made))
 
 
 @lowers(ops.AccumulatorWrite)
@@ -97,11 +79,8 @@ def _write(emitter: Emitter, op: ops.AccumulatorWrite) -> None:
     shape, dtype = _shape(op.accumulator), _type(op.accumulator).dtype
     if emitter.target.has(WGMMA):
         registers = emitter.get(op.value, wgmma_accumulator(shape, emitter.threads))
-        own: _Registers = emitter.extra[op.accumulator]
-        values = _paired(emitter, dtype, registers)
-        if own.is_by_hand:
-            values = emitter.builder.asm(wgmma.settle((own.type,) * len(values)), *values)
-        own.keep(emitter.builder, values)
+        row = wgmma.write(emitter.extra[op.accumulator])
+        emitter.builder.asm(row, *_paired(emitter, dtype, registers))
         return
     layout = tmem_product(shape, emitter.threads)
     tensor_memory.write(emitter, op.accumulator, layout, emitter.get(op.value, layout))
@@ -113,7 +92,7 @@ def _read(emitter: Emitter, op: ops.AccumulatorRead, layout: Layout) -> Sequence
         registers = tensor_memory.read(emitter, op.accumulator, layout)
         width = word_elements(emitter, _type(op.accumulator).dtype, layout)
         return unpacked(emitter, emitter.builder.together(registers, width))
-    held: list[LV] = emitter.extra[op.accumulator].held(emitter.builder)
+    held = emitter.builder.asm(wgmma.read(emitter.extra[op.accumulator]))
     if _type(op.accumulator).dtype is not f16:
         return held
     pairs = [emitter.builder.cast("bitcast", word, "<2 x half>") for word in held]
@@ -134,18 +113,7 @@ def _wait(emitter: Emitter, op: ops.ProductWait) -> None:
     if not emitter.target.has(WGMMA):
         tensor_memory.wait_for_products(emitter, op.pending)
         return
-    # A wait for all products makes every accumulator valid.
-    accumulators = [emitter.extra[value] for value in op.accumulators]
-    accumulators = accumulators if op.pending else _accumulators(emitter)
-    held = [value for each in accumulators for value in each.held(emitter.builder)]
-    row = wgmma.wait(op.pending, tuple(value.type for value in held))
-    valid = iter(emitter.builder.asm(row, *held))
-    for each in accumulators:
-        each.keep(emitter.builder, list(itertools.islice(valid, len(each.places))))
-
-
-def _accumulators(emitter: Emitter) -> list[_Registers]:
-    return [each for each in emitter.extra.values() if isinstance(each, _Registers)]
+    emitter.builder.asm(wgmma.wait(op.pending))
 
 
 @lowers(ops.MatrixMultiply)
@@ -292,16 +260,14 @@ def _multiply_wgmma(emitter: Emitter, op: ops.MatrixMultiply) -> None:
         a, b = values.a(block, k), values.b(first, k)
         steps.append(wgmma.Step(wgmma.registers(place, types.d), width, a, b, k > 0))
     row = wgmma.product(
+        emitter.extra[op.accumulator],
         tuple(steps),
         types,
         a_in_registers=operands.a is None,
         transpose_a=operands.a is not None and not operands.a.operand.is_k_major,
         transpose_b=not operands.b.operand.is_k_major,
     )
-    whole: _Registers = emitter.extra[op.accumulator]
-    part = _Registers(whole.type, [whole.places[int(name[1:])] for name in row.outputs])
-    given = (values[name] for name in row.inputs)
-    part.keep(builder, builder.asm(row, *part.held(builder), *given))
+    builder.asm(row, *(values[name] for name in row.inputs))
 
 
 def _window(op: ops.MatrixMultiply) -> tuple[tuple[int, int], tuple[int, int]]:

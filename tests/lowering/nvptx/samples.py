@@ -75,8 +75,8 @@ def made_rows() -> Iterator[AsmRow]:
         for transpose in (False, True):
             yield warp.load_matrix(matrices, transpose=transpose)
             yield warp.store_matrix(matrices, transpose=transpose)
-    yield wgmma.settle(("float",) * 4)
-    yield from (wgmma.wait(pending, ("float",) * count) for pending, count in WAITS)
+    yield from map(wgmma.wait, (0, 1))
+    yield from (row(d) for d in ACCUMULATORS.values() for row in (wgmma.read, wgmma.write))
     for type in ("half", "bfloat", "float", "double", "i16", "i32", "i64"):
         yield from (memory.guarded_load(type), memory.guarded_store(type))
     yield from _atomics()
@@ -109,7 +109,16 @@ OTHER_TYPES = (
     wgmma.Types("f16", "e5m2", "e5m2"),
     wgmma.Types("s32", "s8", "u8"),
 )
-WAITS = ((1, 0), (0, 0), (0, 64), (0, 128))
+ACCUMULATORS = {
+    d: wgmma.Accumulator(number, type, wgmma.registers(256, d))
+    for number, (d, type) in enumerate(wgmma.REGISTERS.items())
+}
+
+
+def multiply(n: int, types: wgmma.Types, **options: bool) -> AsmRow:
+    """Make the row of one instruction that adds to the first registers of an accumulator."""
+    count = wgmma.registers(n, types.d)
+    return wgmma.mma(ACCUMULATORS[types.d].names(0, count), n, types, **options)
 
 
 def unused_makers() -> set[str]:
@@ -123,22 +132,22 @@ def unused_makers() -> set[str]:
 
 
 def _products() -> Iterator[AsmRow]:
-    yield from (wgmma.mma(n, F16) for n in range(8, 257, 8))
+    yield from (multiply(n, F16) for n in range(8, 257, 8))
     yield from map(tcgen05.mma, tcgen05.KINDS)
     yield tcgen05.mma("f16", a_in_tensor_memory=True)
     yield from map(tcgen05.scaled_mma, tcgen05.SCALED_KINDS)
     for types in OTHER_TYPES:
         for n in filter(lambda n: wgmma.has_columns(types, n), range(8, 257, 8)):
-            yield wgmma.mma(n, types)
-        yield wgmma.mma(64, types, a_in_registers=True)
+            yield multiply(n, types)
+        yield multiply(64, types, a_in_registers=True)
     for transpose_a in (False, True):
         for transpose_b in (False, True):
-            yield wgmma.mma(64, BF16, transpose_a=transpose_a, transpose_b=transpose_b)
-    yield from (wgmma.mma(64, F16, a_in_registers=True, transpose_b=flag) for flag in (False, True))
+            yield multiply(64, BF16, transpose_a=transpose_a, transpose_b=transpose_b)
+    yield from (multiply(64, F16, a_in_registers=True, transpose_b=flag) for flag in (False, True))
     halves = ((0, 0), (0, 2), (1, 0), (1, 2))
     steps = [wgmma.Step(32 * half, 64, 4 * half + k, k, k > 0) for half, k in halves]
-    yield wgmma.product(tuple(steps), F16)
-    yield wgmma.product(tuple(steps), F16, a_in_registers=True)
+    yield wgmma.product(ACCUMULATORS["f32"], tuple(steps), F16)
+    yield wgmma.product(ACCUMULATORS["f32"], tuple(steps), F16, a_in_registers=True)
 
 
 def rows_for(target: Target) -> list[AsmRow]:
@@ -152,6 +161,8 @@ def module_of_rows(rows: list[AsmRow]) -> str:
     module = Module()
     for number, row in enumerate(rows):
         builder = begin_kernel(module, f"row_{number}")
+        for accumulator in ACCUMULATORS.values():
+            builder.declare(wgmma.declare(accumulator))
         operands = [operand(builder, type, place) for place, type in enumerate(row.operand_types)]
         keep(builder, builder.asm(row, *operands))
         builder.ret()

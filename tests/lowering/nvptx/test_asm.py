@@ -12,7 +12,7 @@ from astdsl.lowering.nvptx.llvm import LaunchBounds
 from astdsl.lowering.nvptx.values import constant, i1, i32, i64
 from astdsl.lowering.target import SM_90A, SM_100A, TARGETS, Target
 from tests.lowering.nvptx.kernels import begin, element, loop, ptx_of
-from tests.lowering.nvptx.samples import F16, made_rows, rows_for, unused_makers
+from tests.lowering.nvptx.samples import F16, made_rows, multiply, rows_for, unused_makers
 
 
 def lower_in_child(what: str, target: Target) -> str:
@@ -105,12 +105,14 @@ def test_a_row_cannot_tie_more_inputs_than_it_has_outputs() -> None:
     [
         lambda: copies.tma_load(6),
         lambda: copies.cp_async(12),
-        lambda: wgmma.mma(12, F16),
-        lambda: wgmma.mma(40, wgmma.Types("s32", "s8", "s8")),
-        lambda: wgmma.mma(64, wgmma.Types("f32", "f32", "f32")),
-        lambda: wgmma.mma(64, wgmma.Types("f16", "bf16", "bf16")),
-        lambda: wgmma.mma(64, wgmma.Types("f32", "tf32", "tf32"), transpose_b=True),
-        lambda: wgmma.mma(64, F16, a_in_registers=True, transpose_a=True),
+        lambda: multiply(12, F16),
+        lambda: wgmma.mma(("%acc0_0",), 8, F16),
+        lambda: wgmma.Accumulator(0, "float", 4).names(2, 3),
+        lambda: multiply(40, wgmma.Types("s32", "s8", "s8")),
+        lambda: multiply(64, wgmma.Types("f32", "f32", "f32")),
+        lambda: multiply(64, wgmma.Types("f16", "bf16", "bf16")),
+        lambda: multiply(64, wgmma.Types("f32", "tf32", "tf32"), transpose_b=True),
+        lambda: multiply(64, F16, a_in_registers=True, transpose_a=True),
         lambda: tcgen05.mma("f64"),
         lambda: tcgen05.scaled_mma("f16"),
         lambda: tcgen05.load(3),
@@ -131,32 +133,21 @@ def test_parameters_that_no_instruction_has_are_refused(make: object) -> None:
 def test_accumulators_stay_in_their_registers_with_one_product_in_flight() -> None:
     module, builder = begin()
     columns = 256
-    zeros = [constant("float", 0)] * (columns // 2)
+    accumulator = wgmma.Accumulator(0, "float", columns // 2)
+    builder.declare(wgmma.declare(accumulator))
+    builder.asm(wgmma.write(accumulator), *[constant("float", 0)] * accumulator.count)
+
+    def multiply_and_wait_for_the_one_before(_step: LV) -> None:
+        builder.asm(wgmma.FENCE)
+        row = wgmma.mma(accumulator.names(0, accumulator.count), columns, F16)
+        builder.asm(row, i64(1), i64(2), i1(True))
+        builder.asm(wgmma.COMMIT)
+        builder.asm(wgmma.wait(1))
+
     count = builder.load("i32", element(builder, "x", "i32"), 4)
-    before, header = builder.current, builder.block("loop")
-    after = builder.block("after")
-    builder.br(header)
-    builder.position(header)
-    phis = [builder.phi("float", "acc") for _ in zeros]
-    step = builder.phi("i32", "step")
-    product = wgmma.mma(columns, F16)
-    builder.asm(wgmma.FENCE)
-    results = builder.asm(product, *(phi.value for phi in phis), i64(1), i64(2), i1(True))
-    builder.asm(wgmma.COMMIT)
-    builder.asm(wgmma.wait(1))
-    following = builder.add(step.value, i32(1))
-    back = builder.block("back")
-    builder.cond_br(builder.icmp("slt", following, count), back, after)
-    builder.position(back)
-    builder.back_br(header)
-    for phi, zero, result in zip(phis, zeros, results, strict=True):
-        phi.add(zero, before)
-        phi.add(result, back)
-    step.add(i32(0), before)
-    step.add(following, back)
-    builder.position(after)
-    done = builder.asm(wgmma.wait(0, ("float",) * (columns // 2)), *results)
-    for place, result in enumerate(done):
+    loop(builder, count, multiply_and_wait_for_the_one_before)
+    builder.asm(wgmma.wait(0))
+    for place, result in enumerate(builder.asm(wgmma.read(accumulator))):
         builder.store(result, builder.gep("float", element(builder, "y"), i64(128 * place)), 4)
     builder.ret()
     cubin = assemble.assemble(ptx_of(module), SM_90A)
@@ -164,11 +155,14 @@ def test_accumulators_stay_in_their_registers_with_one_product_in_flight() -> No
     assert cubin.registers <= 168
 
 
-def test_a_wait_that_ties_nothing_is_noticed_by_the_assembler() -> None:
+def test_a_wait_that_is_missing_is_noticed_by_the_assembler() -> None:
     module, builder = begin()
+    accumulator = wgmma.Accumulator(0, "float", 4)
+    builder.declare(wgmma.declare(accumulator))
     builder.asm(wgmma.FENCE)
-    results = builder.asm(wgmma.mma(8, F16), *[constant("float", 0)] * 4, i64(1), i64(2), i1(False))
+    builder.asm(wgmma.mma(accumulator.names(0, 4), 8, F16), i64(1), i64(2), i1(False))
     builder.asm(wgmma.COMMIT)
+    results = builder.asm(wgmma.read(accumulator))
     builder.store(builder.binary("fadd", results[0], results[1]), element(builder, "y"), 4)
     builder.ret()
     messages = assemble.assemble(ptx_of(module), SM_90A).messages

@@ -65,7 +65,7 @@ def test_rows_refuse_operands_of_the_wrong_type() -> None:
 def test_rows_refuse_a_wrong_number_of_operands() -> None:
     _, builder = begin()
     with pytest.raises(AssertionError, match="takes operands"):
-        builder.asm(wgmma.wait(0, ("float",) * 2), constant("float", 0))
+        builder.asm(wgmma.write(wgmma.Accumulator(0, "float", 2)), constant("float", 0))
 
 
 def test_a_guarded_body_runs_under_its_predicate_only() -> None:
