@@ -17,7 +17,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from astdsl.ir import ops
-from astdsl.ir.core import Module, Op, Value
+from astdsl.ir.core import Module, Op, Value, walk
 from astdsl.ir.dtypes import DType, f4e2m1, f8e4m3, f8e5m2, f8e8m0, f32
 from astdsl.ir.rewrite import Emit, replace_body, replace_fields, rewrite_block
 from astdsl.ir.types import TileType
@@ -51,6 +51,8 @@ def small_float_bits(dtype: DType, value: float) -> int:
 
 def widen_small_floats(module: Module) -> Module:
     """Return the module with arithmetic on small floats done in f32."""
+    if not any(_is_small(v) for op in walk(module.body) for v in op.operands):
+        return module
     return replace_body(module, rewrite_block(module.body, _widen))
 
 

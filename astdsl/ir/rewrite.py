@@ -82,17 +82,14 @@ def rewrite_block(
     `handler` is one function for every operation, or a table by class. `mapping` holds values to
     replace from the start; it receives every value replaced on the way.
     """
-    find = _finder(handler)
     values: Values = {} if mapping is None else mapping
-    return _rewrite(block, find, values)
-
-
-def _finder(handler: Handler | Mapping[type[Op], Handler]) -> Callable[[Op], Handler | None]:
-    if isinstance(handler, Mapping):
-        table = handler
-        return lambda op: table.get(type(op))
-    function = handler
-    return lambda _op: function
+    if not isinstance(handler, Mapping):
+        function = handler
+        return _rewrite(block, lambda _op: function, values)
+    table = handler
+    if not values and table.keys().isdisjoint(map(type, walk(block))):
+        return block
+    return _rewrite(block, lambda op: table.get(type(op)), values)
 
 
 def _rewrite(block: Block, find: Callable[[Op], Handler | None], values: Values) -> Block:

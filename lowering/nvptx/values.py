@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import re
 import struct
-from functools import cache
+from functools import cache, lru_cache
 from typing import NamedTuple
 
 import ml_dtypes
@@ -21,6 +21,8 @@ SHARED = "ptr addrspace(3)"
 
 INTEGER_BITS = {"i1": 1, "i8": 8, "i16": 16, "i32": 32, "i64": 64, "i128": 128}
 FLOAT_BITS = {"half": 16, "bfloat": 16, "float": 32, "double": 64}
+# How many constants of a width are kept: the same few stand everywhere.
+_CONSTANTS_KEPT = 1024
 _VECTOR = re.compile(r"<(\d+) x ([^<>]+)>")
 
 
@@ -131,11 +133,13 @@ def i1(value: bool) -> LV:
     return LV("i1", "true" if value else "false")
 
 
+@lru_cache(_CONSTANTS_KEPT)
 def i32(value: int) -> LV:
     """Make a 32-bit integer constant."""
     return constant("i32", value)
 
 
+@lru_cache(_CONSTANTS_KEPT)
 def i64(value: int) -> LV:
     """Make a 64-bit integer constant."""
     return constant("i64", value)

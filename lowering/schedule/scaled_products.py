@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from astdsl.ir import ops
-from astdsl.ir.core import Module, Op, Value
+from astdsl.ir.core import Module, Op, Value, walk
 from astdsl.ir.dtypes import DType, bf16, f4e2m1, f8e4m3, f8e8m0, f16, u8
 from astdsl.ir.rewrite import Emit, replace_body, rewrite_block
 from astdsl.ir.types import TileType
@@ -29,6 +29,8 @@ from astdsl.lowering.target import TCGEN05, Target
 
 def settle_scaled_products(module: Module, target: Target) -> Module:
     """Return the module with block-scaled products as the target has them."""
+    if not any(isinstance(op, ops.ScaledDot) for op in walk(module.body)):
+        return module
     return replace_body(module, rewrite_block(module.body, _Settling(target).op))
 
 
