@@ -42,6 +42,8 @@ READ_ALL = re.compile(r"bulk\.wait_group\.read 0;")
 BULK_STORE = re.compile(r"global\.shared::cta")
 PRODUCT = re.compile(r"wgmma\.mma_async")
 PRODUCT_FENCE = re.compile(r"wgmma\.fence")
+# Of global memory no reason says anything.
+SHARED_FENCE = re.compile(r"fence\.proxy\.async(?!\.global)")
 INIT_FENCE = re.compile(r"fence\.mbarrier_init")
 LABEL = re.compile(r"^(\$\w+):")
 BRANCH = re.compile(r"\bbra(?:\.uni)?\s+(\$\w+);")
@@ -107,11 +109,11 @@ def _other_fence_shows_barriers(text: list[str], mutant: Mutant) -> bool:
     if not _is(mutant, r"fence\.mbarrier_init"):
         return False
     rest = _between(text, mutant.line, SIGNALS, 1)
-    return any("fence.proxy.async" in line for line in rest)
+    return any(SHARED_FENCE.search(line) for line in rest)
 
 
 def _nothing_to_cover(text: list[str], mutant: Mutant) -> bool:
-    if not _is(mutant, r"fence\.proxy\.async"):
+    if not _is(mutant, SHARED_FENCE.pattern):
         return False
     before = text[: mutant.line]
     shown = _between(text, mutant.line, SIGNALS, -1)

@@ -13,6 +13,7 @@ import numpy as np
 from astdsl.stdlib import reference
 from astdsl.stdlib.attention import attention
 from astdsl.stdlib.matmul import matvec
+from tests.acceptance import test_copies_of_written_memory as copies
 from tests.acceptance import test_indexed as indexed
 from tests.acceptance import test_tensor_core_by_hand as by_hand
 from tests.acceptance import test_warpgroups as groups
@@ -80,6 +81,8 @@ def _by_hand() -> dict[str, Subject]:
     both = np.stack([y, y + 1])
     turned = both.transpose(0, 2, 1) + both.max(axis=2)[:, :, None] - both.sum(axis=1)[:, None]
     found["conversions"] = ours(groups.turned, HOPPER, (y,), turned)
+    y = whole(128, 64, dtype=np.float32)
+    found["copies of what is stored"] = ours(copies.through_scratch, HOPPER, (y,), 2 * y + 2)
     y = whole(96, 64, dtype=np.float32)
     found["two grids"] = ours(groups.two_grids, HOPPER, (y, 2.0), y * 2 + y[0] + 1)
     constants = {"N": 128, "turned": False}
