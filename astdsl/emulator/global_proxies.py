@@ -49,11 +49,11 @@ class GlobalProxies:
     def fence(self, lanes: Lanes) -> None:
         """Run fence.proxy.async of global memory: what the warps know of and did is covered."""
         clocks = self._clocks
-        who = np.nonzero(clocks.mask(lanes))
-        past = clocks.past(who)[:, : -clocks.n_async]
+        blocks, warps = np.nonzero(clocks.mask(lanes))
+        past = clocks.past((blocks, warps))[:, : -clocks.n_async]
         # Operations that were issued before keep what was covered then.
         self.covered = self.covered.copy()
-        np.maximum.at(self.covered, who[0] // clocks.reach, past)
+        np.maximum.at(self.covered, blocks // clocks.reach, past)
 
     def wait(self, lanes: Lanes) -> None:
         """Note that lanes have waited until what they copied out is written."""

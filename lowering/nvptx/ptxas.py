@@ -43,8 +43,8 @@ _MEMORY = "/dev/shm"  # noqa: S108  (a folder of our own is made there)
 _PIPE_BYTES = 1 << 20
 # What it says of an entry ends so, after the cubin has been written.
 _LAST_WORDS = b"Compile time"
-# The header of ELF-64: e_phoff and e_shoff say where the tables are, their sizes follow.
-_ELF_HEADER = struct.Struct("<16sHHIQQQIHHHHHH")
+# In the header of ELF-64: e_phoff, e_shoff, e_phentsize, e_phnum, e_shentsize, e_shnum.
+_ELF_TABLES = struct.Struct("<32xQQ6xHHHH")
 # How often a process that has not opened its text is looked at.
 _LOOK_SECONDS = 0.002
 
@@ -127,11 +127,10 @@ class Ptxas:
             image = self._file("kernel.cubin").read_bytes()
         except OSError:
             return False
-        if len(image) < _ELF_HEADER.size:
+        if len(image) < _ELF_TABLES.size:
             return False
-        *_, programs, sections, _, _, program_bytes, n_programs, section_bytes, n_sections, _ = (
-            _ELF_HEADER.unpack_from(image)
-        )
+        fields: tuple[int, ...] = _ELF_TABLES.unpack_from(image)
+        programs, sections, program_bytes, n_programs, section_bytes, n_sections = fields
         ends = (programs + program_bytes * n_programs, sections + section_bytes * n_sections)
         return sections > 0 and len(image) >= max(ends)
 

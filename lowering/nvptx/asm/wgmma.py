@@ -39,7 +39,7 @@ class Accumulator(NamedTuple):
 
     number: int
     type: str
-    count: int
+    size: int
 
     @property
     def prefix(self) -> str:
@@ -48,8 +48,8 @@ class Accumulator(NamedTuple):
 
     def names(self, first: int, count: int) -> tuple[str, ...]:
         """Spell some of its registers."""
-        if not 0 <= first <= first + count <= self.count:
-            raise AssertionError(f"an accumulator of {self.count} has no {count} from {first}")
+        if not 0 <= first <= first + count <= self.size:
+            raise AssertionError(f"an accumulator of {self.size} has no {count} from {first}")
         return tuple(f"{self.prefix}{number}" for number in range(first, first + count))
 
 
@@ -58,7 +58,7 @@ def declare(accumulator: Accumulator) -> AsmRow:
     kind = _PTX_REGISTERS[accumulator.type]
     return AsmRow(
         name="wgmma.accumulator.declare",
-        text=f".reg .{kind} {accumulator.prefix}<{accumulator.count}>;",
+        text=f".reg .{kind} {accumulator.prefix}<{accumulator.size}>;",
         effect=Effect.ACTS,
         requires=WGMMA,
     )
@@ -67,26 +67,26 @@ def declare(accumulator: Accumulator) -> AsmRow:
 @cache
 def read(accumulator: Accumulator) -> AsmRow:
     """Make the row that gives what the registers hold."""
-    names = accumulator.names(0, accumulator.count)
+    names = accumulator.names(0, accumulator.size)
     return AsmRow(
         name="wgmma.accumulator.read",
         text="\n".join(f"mov.b32 $d{k}, {name};" for k, name in enumerate(names)),
         effect=Effect.ACTS,
         requires=WGMMA,
-        outputs={f"d{k}": accumulator.type for k in range(accumulator.count)},
+        outputs={f"d{k}": accumulator.type for k in range(accumulator.size)},
     )
 
 
 @cache
 def write(accumulator: Accumulator) -> AsmRow:
     """Make the row that puts values into the registers."""
-    names = accumulator.names(0, accumulator.count)
+    names = accumulator.names(0, accumulator.size)
     return AsmRow(
         name="wgmma.accumulator.write",
         text="\n".join(f"mov.b32 {name}, $s{k};" for k, name in enumerate(names)),
         effect=Effect.ACTS,
         requires=WGMMA,
-        inputs={f"s{k}": accumulator.type for k in range(accumulator.count)},
+        inputs={f"s{k}": accumulator.type for k in range(accumulator.size)},
     )
 
 

@@ -9,7 +9,7 @@ from astdsl.lowering.nvptx import assemble
 from astdsl.lowering.nvptx.asm import arith, barriers, control, copies, tcgen05, warp, wgmma
 from astdsl.lowering.nvptx.asm.row import AsmRow, Effect
 from astdsl.lowering.nvptx.llvm import LaunchBounds
-from astdsl.lowering.nvptx.values import constant, i1, i32, i64
+from astdsl.lowering.nvptx.values import LV, constant, i1, i32, i64
 from astdsl.lowering.target import SM_90A, SM_100A, TARGETS, Target
 from tests.lowering.nvptx.kernels import begin, element, loop, ptx_of
 from tests.lowering.nvptx.samples import F16, made_rows, multiply, rows_for, unused_makers
@@ -135,11 +135,11 @@ def test_accumulators_stay_in_their_registers_with_one_product_in_flight() -> No
     columns = 256
     accumulator = wgmma.Accumulator(0, "float", columns // 2)
     builder.declare(wgmma.declare(accumulator))
-    builder.asm(wgmma.write(accumulator), *[constant("float", 0)] * accumulator.count)
+    builder.asm(wgmma.write(accumulator), *[constant("float", 0)] * accumulator.size)
 
     def multiply_and_wait_for_the_one_before(_step: LV) -> None:
         builder.asm(wgmma.FENCE)
-        row = wgmma.mma(accumulator.names(0, accumulator.count), columns, F16)
+        row = wgmma.mma(accumulator.names(0, accumulator.size), columns, F16)
         builder.asm(row, i64(1), i64(2), i1(True))
         builder.asm(wgmma.COMMIT)
         builder.asm(wgmma.wait(1))
