@@ -68,6 +68,8 @@ class SharedRaces:
         # Of each chunk: the last ordinary accesses, and when the async proxy wrote or read it last.
         self.stored = np.zeros((n, words // self._words_per_chunk), np.int32)
         self._loaded = np.zeros_like(self.stored)
+        # Whether an object was made in a chunk, which is no ordinary write of it.
+        self._has_object = np.zeros(self.stored.shape, np.bool_)
         self._copied = np.zeros_like(self.stored)
         # By how a read is waited for: the actor that a wait tells of.
         self._fetched = {BY_MBARRIER: np.zeros_like(self.stored)}
@@ -112,11 +114,16 @@ class SharedRaces:
         """Check and note an ordinary write; `values` None are not known."""
         clocks = self._clocks
         floor, async_floor = clocks.floor(lanes)
+        chunks = self._chunk(rows, offsets)
         for stamps in self._others(strong):
-            if self._is_after(stamps.newest_read, floor, lanes):
+            if self._is_after(stamps.newest_read, floor, lanes) and self._is_any_after(
+                self._loaded, chunks, floor, lanes
+            ):
                 place = self._words(rows, offsets, width)
                 self._check(lanes, place, stamps.read, stamps.reader)
-            if values is not None and self._is_after(stamps.newest_write, floor, lanes):
+            if values is None or not self._is_after(stamps.newest_write, floor, lanes):
+                continue
+            if stamps is not self._weak or self._may_be_written(chunks, floor, lanes):
                 # Several may store one value in any order: compilers do so with replicated ones.
                 changed = self._m.memory.shared.differs(rows, offsets, values, self._word_bytes)
                 if changed.any():
@@ -230,6 +237,16 @@ class SharedRaces:
             return bool(time > met[:, span.start // width : (span.stop - 1) // width + 1].min())
         return bool(time > met[self._clocks.warps(lanes)].min())
 
+    def _is_any_after(self, times: Array, chunks: Array, floor: int, lanes: Lanes) -> bool:
+        """Say the same of the last accesses of chunks, which most writes find untouched."""
+        newest = int(times.reshape(-1)[chunks].max(initial=0)) // self._clocks.n_actors
+        return self._is_after(newest, floor, lanes)
+
+    def _may_be_written(self, chunks: Array, floor: int, lanes: Lanes) -> bool:
+        if self._is_any_after(self.stored, chunks, floor, lanes):
+            return True
+        return bool(self._has_object.reshape(-1)[chunks].any())
+
     def _chunk(self, rows: Array, offsets: Array) -> Array:
         """Return the place of each access's chunk among those of all blocks."""
         place: Array = rows * self.stored.shape[1] + (offsets >> 4)
@@ -272,6 +289,7 @@ class SharedRaces:
         place = self._words(rows, offsets, size_bytes)
         self._weak.written[place] = stamps[:, None]
         self._weak.writer[place] = self._lane_numbers(lanes)[:, None] if alone else _EVERY_LANE
+        self._has_object[place[0], place[1] // self._words_per_chunk] = True
 
     def _words(self, rows: Array, offsets: Array, width: int) -> tuple[Array, Array]:
         first = (offsets // self._word_bytes)[..., None]
