@@ -139,8 +139,8 @@ class Clocks:
         mask[self.warps(lanes)] = True
         return mask
 
-    def floor(self, lanes: Lanes) -> tuple[int, int]:
-        """Return up to when every lane's warp knows all warps' past, and the async proxy's.
+    def floor(self, lanes: Lanes) -> tuple[int, Array]:
+        """Return up to when every lane's warp knows all warps' past, and each async actor's.
 
         What is older needs no look at single stamps.
         """
@@ -148,7 +148,8 @@ class Clocks:
         if lanes.contiguous:
             span, width = cast(slice, lanes.sel), 32 * len(known)
             known = known[:, span.start // width : (span.stop - 1) // width + 1]
-        return int(known[..., : -self.n_async].min()), int(known[..., -self.n_async :].min())
+        by_actor: Array = known[..., -self.n_async :].min(axis=(0, 1))
+        return int(known[..., : -self.n_async].min()), by_actor
 
     def stamps(self, rows: Array, warps: Array) -> Array:
         """Return the stamps of accesses that warps of blocks make now."""

@@ -92,12 +92,12 @@ class SharedRaces:
     ) -> None:
         """Check and note an ordinary read of `width` bytes at each place."""
         clocks = self._clocks
-        floor, async_floor = clocks.floor(lanes)
+        floor, async_floors = clocks.floor(lanes)
         for stamps in self._others(strong):
             if self._is_after(stamps.newest_write, floor, lanes):
                 place = self._words(rows, offsets, width)
                 self._check(lanes, place, stamps.written, stamps.writer)
-        if self._newest_copy > async_floor:
+        if self._newest_copy > async_floors[BY_MBARRIER]:
             what = ("read", [(self._copied, BY_MBARRIER)])
             self._check_async(lanes, rows, offsets, self._known(lanes), what)
         mine = self._own(strong)
@@ -113,7 +113,7 @@ class SharedRaces:
     ) -> None:  # fmt: skip
         """Check and note an ordinary write; `values` None are not known."""
         clocks = self._clocks
-        floor, async_floor = clocks.floor(lanes)
+        floor, async_floors = clocks.floor(lanes)
         chunks = self._chunk(rows, offsets)
         for stamps in self._others(strong):
             if self._is_after(stamps.newest_read, floor, lanes) and self._is_any_after(
@@ -129,7 +129,8 @@ class SharedRaces:
                 if changed.any():
                     place = self._words(rows, offsets, width)
                     self._check(lanes, place, stamps.written, stamps.writer, where=changed)
-        if max(self._newest_copy, self._newest_fetch) > async_floor:
+        is_copied = self._newest_copy > async_floors[BY_MBARRIER]
+        if is_copied or self._newest_fetch > async_floors.min():
             reads = [(times, by) for by, times in self._fetched.items()]
             what = ("written", [(self._copied, BY_MBARRIER), *reads])
             self._check_async(lanes, rows, offsets, self._known(lanes), what)
