@@ -336,7 +336,7 @@ def wgmma_accumulator_load(acc: object, wait_n: object = 0) -> Tile:
     """
     target = _require_accumulator("wgmma_accumulator_load", acc)
     pending = _pending("wgmma_accumulator_load", wait_n)
-    emit(ops.ProductWait, pending=pending, accumulators=(target.value,))
+    emit(ops.ProductWait, pending=pending)
     whole = Tile(emit(ops.AccumulatorRead, accumulator=target.value).result)
     if not target.window:
         return whole

@@ -13,12 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from astdsl.ir.types import TileType
-from astdsl.lowering.layout.registers import WIDEST_ACCESS_BYTES, Layout
+from astdsl.lowering.layout.registers import WARP_THREADS, WIDEST_ACCESS_BYTES, Layout
 from astdsl.source import Span
 
 BANKS = 32
 WORD_BYTES = 4
-WARP_THREADS = 32
 PART_BYTES = BANKS * WORD_BYTES
 
 

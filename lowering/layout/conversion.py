@@ -16,8 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from astdsl.ir.types import TileType
-from astdsl.lowering.layout.levels import WARP_THREADS
-from astdsl.lowering.layout.registers import Layout
+from astdsl.lowering.layout.registers import WARP_THREADS, Layout
 from astdsl.source import Span
 
 T = TypeVar("T")

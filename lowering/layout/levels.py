@@ -10,9 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from astdsl.lowering.layout.registers import REPLICATED, Layout
-
-WARP_THREADS = 32
+from astdsl.lowering.layout.registers import REPLICATED, WARP_THREADS, Layout
 
 
 class Holder(Enum):

@@ -23,6 +23,7 @@ from astdsl.ir.rewrite import count_uses
 from astdsl.ir.types import SMEM, RefType, TileType
 from astdsl.lowering.layout.matrices import MATRIX_ROWS, WORD_BYTES
 from astdsl.lowering.layout.registers import (
+    WARP_THREADS,
     WIDEST_ACCESS_BYTES,
     Digit,
     Layout,
@@ -31,7 +32,6 @@ from astdsl.lowering.layout.registers import (
 )
 from astdsl.lowering.layout.shared import SWIZZLES_BYTES
 
-_WARP_THREADS = 32
 _TURN = (1, 0)
 _HALF_WORD_BYTES = 2
 # Neighbours that one access writes, of elements of so many bytes, and lanes beside those it reads.
@@ -145,7 +145,7 @@ def turning(shape: tuple[int, ...], fast: int, element_bytes: int, threads: int)
     None where rows are not whole swizzles, or threads would be left over.
     """
     row = SWIZZLES_BYTES[0] // element_bytes
-    if any(extent % row for extent in shape) or threads % _WARP_THREADS:
+    if any(extent % row for extent in shape) or threads % WARP_THREADS:
         return None
     if element_bytes == _HALF_WORD_BYTES:
         word, lanes = Digit(2, 1 - fast, 1), (Digit(4, 1 - fast, 2), Digit(MATRIX_ROWS, fast, 1))
@@ -154,7 +154,7 @@ def turning(shape: tuple[int, ...], fast: int, element_bytes: int, threads: int)
     if written is None:
         return None
     read = WIDEST_ACCESS_BYTES // element_bytes
-    down = Digit(_WARP_THREADS // written, fast, written)
+    down = Digit(WARP_THREADS // written, fast, written)
     held = Digit(read, 1 - fast, 1), Digit(written, fast, 1)
     return _spread(shape, held, (Digit(written, 1 - fast, read), down), threads)
 
@@ -163,7 +163,7 @@ def _spread(
     shape: tuple[int, ...], held: tuple[Digit, ...], lanes: tuple[Digit, ...], threads: int
 ) -> Layout | None:
     """Return the layout whose warps, and then registers, take what is left of both axes."""
-    warps = threads // _WARP_THREADS
+    warps = threads // WARP_THREADS
     registers, digits = list(held), list(lanes)
     for axis in (lanes[-1].axis, 1 - lanes[-1].axis):
         covered = math.prod(d.extent for d in (*held, *lanes) if d.axis == axis)

@@ -12,9 +12,9 @@ from functools import cached_property
 import numpy as np
 
 from astdsl.ir import ops
-from astdsl.lowering.layout.banks import WARP_THREADS, Conflict, conflicts_of
+from astdsl.lowering.layout.banks import Conflict, conflicts_of
 from astdsl.lowering.layout.offsets import split_offsets, swizzled_offsets
-from astdsl.lowering.layout.registers import WIDEST_ACCESS_BYTES, Layout
+from astdsl.lowering.layout.registers import WARP_THREADS, WIDEST_ACCESS_BYTES, Layout
 from astdsl.lowering.layout.shared import SWIZZLE_PERIOD_BITS, SWIZZLE_UNIT_BYTES, BufferLayout
 from astdsl.lowering.nvptx.function import MEMORY_TYPES, Emitter
 from astdsl.lowering.nvptx.values import LV, i32, i64

@@ -8,9 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from astdsl.ir import ops
-from astdsl.lowering.layout.banks import WARP_THREADS
 from astdsl.lowering.layout.matrices import ROW_BYTES, Matrices, matrices_of
-from astdsl.lowering.layout.registers import Layout
+from astdsl.lowering.layout.registers import WARP_THREADS, Layout
 from astdsl.lowering.nvptx.access import SharedWindow, fast_axis, shared_vector
 from astdsl.lowering.nvptx.asm.warp import load_matrix, store_matrix
 from astdsl.lowering.nvptx.function import MEMORY_TYPES, Emitter, as_memory, as_register

@@ -30,7 +30,11 @@ from astdsl.lowering.target import Target
 
 _ACCESSES = (ops.Load, ops.Gather, ops.Atomic, ops.Store, ops.Scatter)
 _STORES = (ops.Store, ops.Scatter, ops.Atomic)
-_BARRIERS = (ops.BlockBarrier, ops.WaitGroup, ops.BarrierArrive)
+_BARRIERS = (ops.BlockBarrier, ops.BarrierArrive)
+
+
+def _is_barrier(op: Op) -> bool:
+    return op.meets if isinstance(op, ops.WaitGroup) else isinstance(op, _BARRIERS)
 
 
 @dataclass(slots=True)
@@ -179,7 +183,7 @@ class _Walk:
             pending.awaited.update(self.waits.awaited(op))
         if self.waits.meet(op):
             pending.met()
-        if isinstance(op, _BARRIERS) and getattr(op, "meets", True):
+        if _is_barrier(op):
             pending.clear()
         elif isinstance(op, ops.ProductWait):
             pending.waited = True

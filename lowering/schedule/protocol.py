@@ -324,7 +324,8 @@ def _commit_group(run: _Run, op: ops.CommitGroup) -> None:
 
 def _wait_group(run: _Run, op: ops.WaitGroup) -> None:
     run.groups_done = max(run.groups_done, run.groups - op.pending)
-    run.release()
+    if op.meets:
+        run.release()
 
 
 def _block_barrier(run: _Run, op: ops.BlockBarrier) -> None:

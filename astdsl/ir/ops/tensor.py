@@ -193,11 +193,7 @@ class ScaledMultiply(MatrixMultiply):
 
 
 class ProductWait(Op):
-    """Wait until at most `pending` of the products started by the block are in flight.
-
-    `accumulators` are those that may be read then; with `pending` 0 all of them.
-    """
+    """Wait until at most `pending` of the products started by the block are in flight."""
 
     effect = ACTS
     pending: int
-    accumulators: tuple[Value, ...] = ()

@@ -15,8 +15,8 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from astdsl.lowering.layout.levels import WARP_THREADS, Holder, Level, thread_levels
-from astdsl.lowering.layout.registers import Layout
+from astdsl.lowering.layout.levels import Holder, Level, thread_levels
+from astdsl.lowering.layout.registers import WARP_THREADS, Layout
 from astdsl.lowering.nvptx.function import Emitter
 from astdsl.lowering.nvptx.lanes import shuffled
 from astdsl.lowering.nvptx.rules.exchange import Board, State
