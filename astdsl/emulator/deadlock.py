@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 __all__ = ["Polls", "deadlock", "going_round"]
 
 Describe = Callable[["Machine", "Lanes"], str]
+# The same of a barrier's block, its offset, and the phase that is asked for.
+DescribeBarrier = Callable[["Machine", int, int, int], str]
 MAX_LINES = 12
 _WARP = 32
 
@@ -30,26 +32,36 @@ class Polls:
     """What each lane asked for last without waiting: an mbarrier's phase, or words of memory.
 
     `place` is the instruction that asked since something changed, -1 for none; `asked` says which
-    lanes asked since somebody last looked.
+    lanes asked since somebody last looked. Registers may hold something else by now: what was asked
+    for is kept here.
     """
 
     def __init__(self, m: Machine) -> None:
         self.asked = np.zeros(m.n_lanes, np.bool_)
         self.place = np.full(m.n_lanes, -1, np.int32)
-        self.of_barriers: dict[int, Describe] = {}
+        self.of_barriers: dict[int, DescribeBarrier] = {}
         self._address = np.zeros(m.n_lanes, np.int64)
+        # Of barriers: the block that has it, and the parity, or the state token.
+        self._row = np.zeros(m.n_lanes, np.int32)
+        self._wanted = np.zeros(m.n_lanes, np.uint64)
 
-    def note_barrier(self, m: Machine, lanes: Lanes, describe: Describe) -> None:
-        """Note that lanes ask whether an mbarrier has passed a phase."""
-        self.asked[lanes.sel] = True
-        self.place[lanes.sel] = m.pc
+    def note_barrier(
+        self, m: Machine, lanes: Lanes, place: tuple[Array, Array], wanted: Array,
+        describe: DescribeBarrier,
+    ) -> None:  # fmt: skip
+        """Note that lanes ask whether mbarriers, at a (row, offset) each, have passed a phase."""
+        self._note(m, lanes, place[1])
+        self._row[lanes.sel], self._wanted[lanes.sel] = place[0], wanted
         self.of_barriers[m.pc] = describe
 
     def note_memory(self, m: Machine, lanes: Lanes, space: str, addresses: Array) -> None:
         """Note that lanes read words which others may write: by strong loads, or atomics."""
+        self._note(m, lanes, addresses + WINDOWS.get(space, 0))
+
+    def _note(self, m: Machine, lanes: Lanes, addresses: Array) -> None:
         self.asked[lanes.sel] = True
         self.place[lanes.sel] = m.pc
-        self._address[lanes.sel] = addresses + WINDOWS.get(space, 0)
+        self._address[lanes.sel] = addresses
 
     def begin(self) -> None:
         """Forget what was asked: something has changed."""
@@ -58,14 +70,15 @@ class Polls:
 
     def text(self, m: Machine, lanes: Lanes) -> str:
         """Return what the first of the lanes, which are alike, asks for and where."""
-        place = int(self.place[lanes.index[0]])
+        lane = int(lanes.index[0])
+        place, address = int(self.place[lane]), int(self._address[lane])
         if place < 0:
             return f"goes round ({m.place_text(m.pc)})"
-        m.pc = place
         if place in self.of_barriers:
-            what = self.of_barriers[place](m, lanes)
+            row, wanted = int(self._row[lane]), int(self._wanted[lane])
+            what = self.of_barriers[place](m, row, address, wanted)
         else:
-            what = f"reads {_word_text(m, int(self._address[lanes.index[0]]))} again and again"
+            what = f"reads {_word_text(m, address)} again and again"
         return f"{what} ({m.place_text(place)})"
 
 
@@ -109,10 +122,9 @@ def going_round(m: Machine, ready: Iterable[Group], blocked: Iterable[Group]) ->
 def _fault(
     m: Machine, code: str, text: str, groups: list[Group], waits: list[_Waits]
 ) -> DeviceFault:
-    lines, first = _lines(m, waits), groups[0]
+    first = groups[0]
     blocks = {block for group in groups for block in m.block_of[group.lanes.sel].tolist()}
-    if len(lines) >= MAX_LINES:
-        lines.append(f"  and others: threads of {len(blocks)} blocks wait in all")
+    lines = _lines(m, waits, len(blocks))
     m.pc = first.pc
     return m.fault(code, "\n".join([text, *lines]), int(first.lanes.index[0]))
 
@@ -144,21 +156,23 @@ def _by_warps(m: Machine, group: Group, lanes: Lanes, describe: Describe) -> lis
     index = lanes.index
     blocks, warps = m.block_of[index], m.thread_of[index] // _WARP
     keys, counts = np.unique(np.stack([blocks, warps]), axis=1, return_counts=True)
+    # One more than lines have room for, so that it is known that others wait.
+    last = np.unique(keys[0])[: MAX_LINES + 1][-1]
     found: dict[tuple[int, str], _Waits] = {}
     for block, warp, count in zip(*keys.tolist(), counts.tolist(), strict=True):
+        if block > last:
+            break
         first = lanes.where((blocks == block) & (warps == warp))
         m.group, m.pc = group, group.pc
         text = describe(m, first)
         known = found.setdefault((block, text), _Waits(block, [], 0, text))
         threads = known.threads + count
         found[block, text] = known._replace(warps=[*known.warps, warp], threads=threads)
-        if len(found) > MAX_LINES:
-            break
     return list(found.values())
 
 
-def _lines(m: Machine, waits: list[_Waits]) -> list[str]:
-    """Write lines by block, and which of a block's warps have ended; others are counted."""
+def _lines(m: Machine, waits: list[_Waits], n_blocks: int) -> list[str]:
+    """Write lines by block, and which of a block's warps have ended; all blocks are counted."""
     lines: list[str] = []
     for block in sorted({wait.block for wait in waits}):
         some = [_line(m, wait) for wait in waits if wait.block == block]
@@ -167,7 +181,7 @@ def _lines(m: Machine, waits: list[_Waits]) -> list[str]:
         if ended:
             some.append(f"  {_warps_text(ended)} of block {m.block_index(block)}: ended")
         if lines and len(lines) + len(some) > MAX_LINES:
-            break
+            return [*lines, f"  and others: threads of {n_blocks} blocks wait in all"]
         lines += some
     return lines
 

@@ -24,11 +24,10 @@ ARRIVE = "mbarrier.arrive.shared::cta.b64 _, "
 CLUSTER = "barrier.cluster.arrive.aligned; barrier.cluster.wait.aligned;"
 
 
-def launch(body: str, blocks: int = 1, threads: int = 64, **options: Any) -> list[int]:
+def launch(body: str, blocks: int = 1, threads: int = 64, **options: Any) -> None:
     out = np.zeros(64, np.uint32)
     text = kernel(BEGIN + body + "\nEND:", ["u64"], shared_bytes=128)
     run(text + '\n.file 1 "kernel.py"\n', "k", (blocks,), (threads,), [out], **options)
-    return out.tolist()
 
 
 fault = faulting(launch)
@@ -65,6 +64,17 @@ def test_of_many_blocks_some_are_named_and_all_are_counted() -> None:
     assert "and others: threads of 40 blocks wait in all" in said
 
 
+@pytest.mark.parametrize(("blocks", "shown"), [(3, 2), (2, 2)])
+def test_blocks_that_lines_have_no_room_for_are_counted(blocks: int, shown: int) -> None:
+    places = "".join(
+        f"setp.ne.u32 %p20, %r40, {warp}; @%p20 bra S{warp};{wait('%r2', 0, f'y{warp}')} S{warp}:\n"
+        for warp in range(5)
+    )
+    said = fault("E210", f"{BARRIERS} shr.u32 %r40, %r0, 5;\n {places}", blocks, threads=160)
+    assert said.count(": waits") == 5 * shown
+    assert ("and others: threads of 3 blocks wait in all" in said) == (blocks > shown)
+
+
 ASKS = {
     "plain": "L: {ask} @!%p9 bra L;",
     "with a pause": "L: {ask} @%p9 bra END; nanosleep.u32 %r31; min.u32 %r31, %r31, 512;"
@@ -85,6 +95,13 @@ def test_an_mbarrier_asked_for_ever_is_a_deadlock(
     assert "kernel.py:7:1" in said
 
 
+@pytest.mark.parametrize("after", ["mov.u32 %r2, 5;", "add.u32 %r2, %r2, 8;"])
+def test_a_barrier_is_named_whose_address_is_in_no_register_any_more(after: str) -> None:
+    ask = "mbarrier.test_wait.parity.shared::cta.b64 %p9, [%r2], 0;"
+    body = f"{BARRIERS} L: add.u32 %r2, %r1, 64; {ask} {after} @!%p9 bra L;"
+    assert "waits for a phase of parity 0 of the mbarrier at shared 0x40" in fault("E210", body)
+
+
 WORDS = {
     "volatile": "ld.volatile.global.u32 %r20, [%d0];",
     "acquire": "ld.acquire.gpu.global.u32 %r20, [%d0];",
@@ -92,12 +109,14 @@ WORDS = {
     "atomic": "atom.global.or.b32 %r20, [%d0], 0;",
     # A lock that another thread holds and never gives back.
     "lock": "atom.acquire.gpu.global.cas.b32 %r20, [%d0], 1, 2;",
+    "wide": "mov.u64 %d5, 1; mov.b128 %q0, {%d5, %d5}; atom.global.cas.b128 %q1, [%d0], %q0, %q0;"
+    "mov.b128 {%d6, %d7}, %q1; cvt.u32.u64 %r20, %d6;",
 }
 
 
 @pytest.mark.parametrize("word", WORDS)
 def test_a_word_read_for_ever_is_named(word: str) -> None:
-    loop = f"L: {WORDS[word]} setp.eq.u32 %p9, %r20, 0; @%p9 bra L;"
+    loop = f".reg .b128 %q<2>; L: {WORDS[word]} setp.eq.u32 %p9, %r20, 0; @%p9 bra L;"
     said = fault("E215", f"@!%p3 bra END; @!%p0 bra END; .loc 1 4 1\n {loop}", 2)
     assert "warp 0 of block (0, 0, 0) (1 thread): reads global memory at" in said
     assert "in argument 0 again and again (kernel.py:4:1" in said

@@ -113,6 +113,7 @@ def _wide(ops: Operands, args: Any, result: Any) -> Execute:
                 m.memory.store(m, some.lanes, space, addresses[some.at], new, missing)
                 if np.array_equal(new, old):
                     m.memory.version = version
+            m.state(Polls).note_memory(m, some.lanes, space, addresses[some.at])
             _signal(m, some.lanes, space, addresses[some.at], strength)
         m.wake = True
         if write is not None:

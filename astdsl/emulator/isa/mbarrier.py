@@ -238,8 +238,18 @@ class _Tester:
     def describe(self, m: Machine, lanes: Lanes) -> str:
         """Return what the first of the lanes waits for."""
         rows, offsets = self.place(m, lanes)
-        wanted = int(one_a_lane(self.phase(m, lanes), lanes.n)[0])
-        state = mbarriers_of(m).state(int(rows[0]), int(offsets[0]))
+        wanted = one_a_lane(self.phase(m, lanes), lanes.n)
+        return self._text(m, int(rows[0]), int(offsets[0]), int(wanted[0]))
+
+    def note(self, m: Machine, question: _Question, vain: BoolArray) -> None:
+        """Keep what some of the lanes ask in vain, for reports of deadlocks."""
+        lanes, some, *asked = question
+        rows, offsets, wanted = (np.tile(x, lanes.n // some.n)[vain] for x in asked)
+        polls = m.state(Polls)
+        polls.note_barrier(m, lanes.where(vain), (rows, offsets), wanted, self._text)
+
+    def _text(self, m: Machine, row: int, offset: int, wanted: int) -> str:
+        state = mbarriers_of(m).state(row, offset)
         which = f"a phase of parity {wanted}" if self._by_parity else f"phase {phase_of(wanted)}"
         return f"waits for {which} of the {state}"
 
@@ -277,12 +287,13 @@ def prepare_test_wait(ops: Operands) -> Execute:
     write, learn = ops.destination(ops.args[0], "pred"), _learner(ops, tester.place)
 
     def execute(m: Machine, lanes: Lanes) -> None:
-        passed = tester.answer(m, tester.ask(m, lanes))
+        question = tester.ask(m, lanes)
+        passed = tester.answer(m, question)
         write(m, lanes, passed)
         if any_of(passed):
             learn(m, lanes.where(passed))
         if not all_of(passed):
-            m.state(Polls).note_barrier(m, lanes.where(~passed), tester.describe)
+            tester.note(m, question, ~passed)
             m.give_way()
 
     return execute
