@@ -67,12 +67,12 @@ class EndedBlocks:
             keys, told = [], {}
         self._keys = keys
         self._told = {
-            name: self.folded(each[:, : -clocks.n_async], clocks, first)
+            name: self._folded(each[:, : -clocks.n_async], clocks, first)
             for name, each in told.items()
         }
-        self.covered = self.folded(covered, clocks, first)[0]
+        self.covered = self._folded(covered, clocks, first)[0]
 
-    def folded(self, vectors: Array, clocks: Clocks, first_block: int) -> Array:
+    def _folded(self, vectors: Array, clocks: Clocks, first_block: int) -> Array:
         """Return what [n, warps and groups] tell of groups of blocks that have ended.
 
         The warps are those of the blocks that ended last, from the number told.

@@ -126,6 +126,7 @@ class GlobalRaces:
         self._epochs.append(_Epoch(first_block, first_time, index, places))
         warps = m.thread_of.astype(np.int64) >> 5
         self._who = (m.block_of + first_block) << BLOCK_SHIFT | warps
+        self._copiers = self._who | BY_COPY
         return self._ledger
 
     def _meeting(self, m: Machine, first_time: int) -> Ledger:
@@ -165,7 +166,7 @@ class GlobalRaces:
 
     def copy_in(self, transfer: Transfer) -> None:
         """Check and note what an asynchronous copy that is issued will read."""
-        for access in of_copy(transfer, self._who | BY_COPY, self.proxies.past()):
+        for access in of_copy(transfer, self._copiers, self.proxies.past()):
             if not access.allocation.read_only:
                 self._read(access)
 
@@ -175,7 +176,7 @@ class GlobalRaces:
         `past` is what was so when it was issued.
         """
         here, transfer.m.pc = transfer.m.pc, transfer.pc
-        for access in of_copy(transfer, self._who | BY_COPY, past):
+        for access in of_copy(transfer, self._copiers, past):
             access.strong, access.writes = values is None, True
             if values is not None:
                 inside = transfer.inside
@@ -232,16 +233,18 @@ class GlobalRaces:
         only: BoolArray | None = None,
     ) -> None:  # fmt: skip
         kinds = tuple(kind for kind in kinds if kind in stamps.kinds)
-        at = stamps.places(access.addresses, access.width) if kinds else None
+        if not kinds:
+            return
+        at = stamps.places(access.addresses, access.width)
         for kind in kinds:
             found = stamps.kinds[kind][at]
-            if at is None or not found.any():
-                continue
-            for judge, report in self._rules:
+            for judge, report in self._rules if found.any() else ():
                 bad = judge(access, found, kind)
-                if bad is not None and only is not None:
+                if bad is None:
+                    continue
+                if only is not None:
                     bad &= only[:, None]
-                if bad is not None and bad.any():
+                if bad.any():
                     lane, k = (int(i) for i in np.unravel_index(int(np.argmax(bad)), bad.shape))
                     address = stamps.address(int(at[lane, k]))
                     raise report(access, lane, address, int(found[lane, k]), kind)

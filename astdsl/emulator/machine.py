@@ -296,13 +296,13 @@ class Machine:
         if len(ready) == 1 and not ready[0].polling:
             return ready.pop()
         eager = [group for group in ready if not group.polling]
-        if eager and len(eager) < len(ready):
+        if not eager:
+            return self._next_of_polling()
+        if len(eager) < len(ready):
             # Those that spin on memory never poll; what they wait for may come from one who does.
             for group in ready:
                 group.waited += group.polling
                 group.polling = group.polling and group.waited < POLITENESS
-        if not eager:
-            return self._next_of_polling()
         best = eager[self._choose(eager)]
         ready.remove(best)
         return best

@@ -31,11 +31,7 @@ def chooser(order: Order) -> Pick:
 
     "min-pc" lets those that are behind, or inside a call, catch up and meet the others.
     """
-    if isinstance(order, int):
-        generator = random.Random(order)  # noqa: S311 - schedules, not secrets
-        pick: Pick = lambda groups: generator.randrange(len(groups))  # noqa: E731
-    else:
-        pick = _PICKS[order]
+    pick = _at_random(order) if isinstance(order, int) else _PICKS[order]
 
     def fair(groups: Sequence[Runnable]) -> int:
         best = pick(groups)
@@ -46,6 +42,11 @@ def chooser(order: Order) -> Pick:
         return best
 
     return fair
+
+
+def _at_random(seed: int) -> Pick:
+    generator = random.Random(seed)  # noqa: S311 - schedules, not secrets
+    return lambda groups: generator.randrange(len(groups))
 
 
 def _behind(groups: Sequence[Runnable]) -> int:

@@ -139,7 +139,7 @@ class SharedRaces:
         made = clocks.stamps(*clocks.warps(lanes))
         self._stamp(mine.written, rows, offsets, width, made)
         self._stamp_writers(mine.writer, lanes, rows, offsets, width)
-        self.stored.reshape(-1)[self._chunk(rows, offsets)] = made
+        self.stored.reshape(-1)[chunks] = made
         first = rows * mine.written.shape[1] + offsets // self._word_bytes
         self.contested = not strong and bool((mine.written.reshape(-1)[first] != made).any())
 

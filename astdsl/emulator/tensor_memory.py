@@ -116,12 +116,12 @@ class TensorMemory:
 
     def begin(self, operation: Operation, cells: Cells, lanes: Lanes, *, writes: bool) -> None:
         """Put cells in flight: an operation reads or writes them until `end`."""
-        unwaited = self._at(self._unwaited, cells)
-        if any_of(unwaited) or (writes and any_of(self._at(self._loading, cells))):
-            busy = unwaited if any_of(unwaited) else self._at(self._loading, cells)
-            _, place = _first(busy, self._index(cells))
-            text = f"the {operation.what} uses tensor memory while {self._unwaited_text(place)}"
-            raise self._m.fault("E275", text, int(lanes.index[0]))
+        for flags in (self._unwaited, self._loading)[: 1 + writes]:
+            busy = self._at(flags, cells)
+            if any_of(busy):
+                _, place = _first(busy, self._index(cells))
+                text = f"the {operation.what} uses tensor memory while {self._unwaited_text(place)}"
+                raise self._m.fault("E275", text, int(lanes.index[0]))
         self._check_operation(cells, lanes, f"the {operation.what} uses", writes=writes)
         self._check_fences(cells, lanes, f"the {operation.what} uses", writes=writes)
         counts = self._writing if writes else self._reading

@@ -120,4 +120,4 @@ class TensorRaces:
         if self._used[place] > newest:
             what, who = clocks.issued(int(self._used[place]), place[0])
             return f"the {what} {who}"
-        return f"{self.accessed(place, stores=bool(self._stored[place] > self._loaded[place]))}"
+        return self.accessed(place, stores=bool(self._stored[place] > self._loaded[place]))
