@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Callable
+from inspect import getattr_static
 from itertools import islice
 from types import FrameType, FunctionType
 from typing import Any
@@ -45,11 +46,13 @@ def refusal(function: Any, place: Span) -> BadSignature:
     """Return the error of what is no function: what it is, and what to do instead."""
     kind = next((k for k in type(function).__mro__ if k in INSTEAD), None)
     wrapped = getattr(function, "__wrapped__", None)
+    own = (function, getattr_static(type(function), "__call__", None))
+    made = next((x for x in own if type(x).__module__ == f"{OURS}.kernel"), None)
     places = [(place, "")] if place is not NOWHERE else []
     if kind is not None:
         said, way_out = INSTEAD[kind][0](function), INSTEAD[kind][1]
-    elif type(function).__module__ == f"{OURS}.kernel":
-        said = f"the kernel `{function.__name__}`"
+    elif made is not None:
+        said = f"the kernel `{made.__name__}`"
         way_out = "one `@kernel` makes it one; `.on(...)` places it, `.lower(...)` compiles it"
     elif wrapped is not None:
         said = f"a {type(function).__name__} around `{_name(wrapped)}`"
@@ -65,11 +68,13 @@ def _name(function: Any) -> str:
     return str(getattr(function, "__name__", type(function).__name__))
 
 
-def call_of(function: Any) -> FunctionType | None:
-    """Return the method that a call of a user's object runs, None of anything else."""
-    method = getattr(type(function), "__call__", None)  # noqa: B004  (its text is wanted)
-    is_ours = type(function).__module__.partition(".")[0] == OURS
-    return method if type(method) is FunctionType and not is_ours else None
+def call_of(function: Any) -> Any:
+    """Return the method that a call of a user's object runs, bound to it; None if it has none."""
+    kind = type(function)
+    is_ours = kind.__module__.partition(".")[0] == OURS
+    found = getattr_static(kind, "__call__", None)
+    is_text = isinstance(found, FunctionType | classmethod | staticmethod)
+    return found.__get__(function, kind) if is_text and not is_ours else None
 
 
 def where_decorated() -> Span:

@@ -456,7 +456,7 @@ def kernel_of(function: Any, options: Mapping[str, Any]) -> Kernel | Placed:
     if type(function) in DESCRIPTORS:
         return DESCRIPTORS[type(function)](function.__func__, options)
     if not isinstance(function, FunctionType) and (method := call_of(function)) is not None:
-        return Placed(Kernel(method, options), receiver=(function,))
+        return kernel_of(method, options)
     return Kernel(function, options)
 
 

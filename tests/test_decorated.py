@@ -1,5 +1,6 @@
 """`@kernel` on what is no function: a kernel where that has a meaning, else a way out."""
 
+import abc
 import functools
 from typing import Any
 
@@ -30,6 +31,30 @@ class Scale:
         o[...] = x[...] * self.by + more
 
 
+class Static:
+    @staticmethod
+    def __call__(x: In[f32, "8"], o: Out[f32, "8"]):
+        o[...] = x[...] * 8
+
+
+class OfClass:
+    factor = 11
+
+    @classmethod
+    def __call__(cls, x: In[f32, "8"], o: Out[f32, "8"]):
+        o[...] = x[...] * cls.factor
+
+
+class Done:
+    @kernel
+    def __call__(self, x: In[f32, "8"], o: Out[f32, "8"]):
+        o[...] = x[...]
+
+
+class Abstract(metaclass=abc.ABCMeta):  # noqa: B024  (only its metaclass is wanted)
+    factor = 2
+
+
 class Family:
     factor = 5
 
@@ -56,7 +81,7 @@ class Child(Family):
     ("made", "factor"),
     [
         (kernel(Scale(4)), 4), (kernel(Scale(6).__call__), 6),
-        (kernel(approx_math=True)(Scale(2)), 2),
+        (kernel(approx_math=True)(Scale(2)), 2), (kernel(Static()), 8), (kernel(OfClass()), 11),
         (Family.static, 3), (Family().static, 3), (Family.of_class, 5), (Child.of_class, 7),
         (Child().of_class, 7), (kernel(staticmethod(scaled)), 2),
         (functools.partial(kernel(scaled), by=9), 9),
@@ -92,6 +117,7 @@ REFUSED = [
     (lambda: decorate(Family.__dict__["read"]), "a property", "write a method"),
     (lambda: decorate(kernel(scaled)), "the kernel `scaled`", "`.on(...)`"),
     (lambda: decorate(kernel(scaled).on("reference")), "the kernel `scaled`", "`.on(...)`"),
+    (lambda: decorate(Done()), "the kernel `__call__`", "one `@kernel` makes it one"),
     (lambda: decorate("scaled"), "'scaled'", "nearest to the `def`"),
 ]  # fmt: skip
 
@@ -121,10 +147,11 @@ def test_a_lambda_takes_scalars_and_no_arrays() -> None:
     assert "a `lambda` cannot" in caught.value.help
 
 
-def test_a_class_method_around_a_kernel_names_the_other_order() -> None:
+@pytest.mark.parametrize("kind", [Family, Abstract])
+def test_a_class_method_around_a_kernel_names_the_other_order(kind: type) -> None:
     def of_class(cls, x: In[f32, "8"], o: Out[f32, "8"]):
         o[...] = x[...] * cls.factor
 
     with pytest.raises(BadArgument) as caught:
-        kernel(of_class)(Family, X)
+        kernel(of_class)(kind, X)
     assert "above `@classmethod`" in caught.value.help

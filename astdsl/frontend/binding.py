@@ -144,7 +144,7 @@ def scalar_dtype(p: Parameter, kind: type) -> DType:
             f"annotate it `{p.name}: In[...]` if it is an array (a `lambda` cannot: write a "
             "`def`); put a compile-time constant after `*`"
         )
-        if kind is type:
+        if issubclass(kind, type):
             way_out = "put `@kernel` above `@classmethod`, which then gives the class"
         raise BadArgument(f"`{p.name}` takes a number, got {kind.__name__}", p.place, help=way_out)
     is_bool = issubclass(kind, (bool, np.bool_))

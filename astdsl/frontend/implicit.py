@@ -11,6 +11,7 @@ and places are the source's.
 from __future__ import annotations
 
 import ast
+from collections.abc import Callable
 
 from astdsl.frontend.expressions import ExpressionRewriter
 from astdsl.frontend.nodes import at, call, constant, load, place
@@ -28,7 +29,16 @@ COMPARISONS: dict[type[ast.cmpop], str] = {
 
 
 class ImplicitRewriter(ExpressionRewriter):
-    """Rewrites the expressions of one function, what Python calls by itself too."""
+    """Rewrites the expressions of one function, what Python calls by itself too.
+
+    `mangled` spells an attribute as Python's compiler does in the class.
+    """
+
+    def __init__(
+        self, temporary: Callable[[], str], receiver: str, mangled: Callable[[str], str]
+    ) -> None:
+        super().__init__(temporary, receiver)
+        self.mangled = mangled
 
     def visit_BinOp(self, node: ast.BinOp) -> ast.expr:  # noqa: N802  (ast's)
         """Rewrite `a + b`."""
@@ -55,7 +65,7 @@ class ImplicitRewriter(ExpressionRewriter):
     def visit_Attribute(self, node: ast.Attribute) -> ast.expr:  # noqa: N802  (ast's)
         """Rewrite `a.name`: read, assigned or deleted, it may be a property."""
         self.generic_visit(node)
-        owner = call("__owner__", node.value, constant(node.attr))
+        owner = call("__owner__", node.value, constant(self.mangled(node.attr)))
         node.value = at(place(node.value), owner)
         return node
 

@@ -98,7 +98,7 @@ def _asked(
     # Of two values of one class an operator asks the left one only, a comparison both.
     asks_both = kinds[0] is not kinds[1] or names[0][2:-2] in REFLECTED
     others = _own(session, kinds[1], names[1]) if asks_both else None
-    is_first = others is not None and kinds[0] is not kinds[1] and issubclass(kinds[1], kinds[0])
+    is_first = others is not None and _goes_before(kinds, names)
     if is_first and others is not None:
         yield others, right, left
     native = getattr(kinds[0], names[0], None)
@@ -110,13 +110,21 @@ def _asked(
         yield others, right, left
 
 
+def _goes_before(kinds: tuple[type, type], names: tuple[str, str]) -> bool:
+    """Whether Python asks the right operand first: one of a subclass that says it anew."""
+    is_subclass = kinds[0] is not kinds[1] and issubclass(kinds[1], kinds[0])
+    if names[0][2:-2] in REFLECTED:
+        return is_subclass
+    return is_subclass and _found(kinds[1], names[1]) is not _found(kinds[0], names[1])
+
+
 def inplace(session: Session, name: str, left: Any, right: Any) -> Any:
     """Return what `left += right` leaves in the name."""
     method = _own(session, type(left), f"__i{name}__")
     answer = method(left, right) if method is not None else NotImplemented
     if answer is not NotImplemented:
         return answer
-    if _found(type(left), f"__i{name}__") is None:
+    if method is not None or _found(type(left), f"__i{name}__") is None:
         return binary(session, name, left, right)
     return getattr(operator, f"i{name}")(left, right)
 
@@ -267,7 +275,7 @@ def with_(session: Session, context: Any, body: FunctionType) -> None:
 def call(session: Session, function: Any, /, *args: Any, **kwargs: Any) -> Any:
     """Call `function`: of a builtin that asks a method, that method."""
     is_builtin = getattr(function, "__module__", None) == "builtins" and not kwargs
-    if is_builtin and function in ASKING and args:
+    if is_builtin and function in ASKING and len(args) == 1:
         function = _own(session, type(args[0]), ASKING[function]) or function
     elif is_builtin and function is bool and len(args) == 1:
         args = (truth(session, args[0]),)

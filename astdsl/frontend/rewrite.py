@@ -103,6 +103,12 @@ class Root:
         self.generated.add(name)
         return name
 
+    def expressions(self, receiver: str) -> ExpressionRewriter:
+        """Return what rewrites the expressions of a function with this first parameter."""
+        if self.implicit:
+            return ImplicitRewriter(lambda: self.fresh("v"), receiver, self.mangled)
+        return ExpressionRewriter(lambda: self.fresh("v"), receiver)
+
     def mangled(self, name: str) -> str:
         """Return a name as Python's compiler spells it inside the class."""
         private = name.startswith("__") and not name.endswith("__")
@@ -126,8 +132,7 @@ class Scope:
         self.node = node
         parameters = [*node.args.posonlyargs, *node.args.args]
         receiver = parameters[0].arg if parameters and root.class_name else ""
-        rewriter = ImplicitRewriter if root.implicit else ExpressionRewriter
-        self.expressions = rewriter(lambda: root.fresh("v"), receiver)
+        self.expressions = root.expressions(receiver)
         self.loops: list[Loop] = []
         self.shared: set[str] = set()
         body = leaving.arranged(node.body, lambda: root.fresh("subject"))
