@@ -88,6 +88,11 @@ ASKED = (*((module, "test_") for module in MODULES), *SOME)
 CASES = [case for m in ASKED for case in itertools.islice(cases(*m), 1 if REASON else None)]
 
 
+@pytest.mark.parametrize("asked", ASKED, ids=lambda asked: str(asked[0].__name__)[15:])
+def test_every_module_has_something_to_ask(asked: tuple[ModuleType, str]) -> None:
+    assert next(cases(*asked), None)
+
+
 @pytest.fixture(scope="module")
 def run() -> Run:
     from cuda.bindings import driver as api  # noqa: PLC0415  only where there is a GPU

@@ -174,9 +174,8 @@ class Watcher(SharedGuard):
                                         offsets.tolist(), strict=True)
         ]  # fmt: skip
 
-    def complete_mbarrier(self, *arguments: Any) -> None:
-        super().complete_mbarrier(*arguments)
-        rows, offsets = arguments[-2:]
+    def complete_mbarrier(self, lanes: Lanes, pc: int, rows: Array, offsets: Array) -> None:
+        super().complete_mbarrier(lanes, pc, rows, offsets)
         operation = self.order.performing
         if operation is None or operation not in self.order.signals:
             self.order.find("an arrival of which it is not known who issued it")

@@ -37,11 +37,11 @@ class Function:
 
 
 def _each(f: Callable[[float], float]) -> Callable[[Array], Array]:
+    """Return a function of `math` for arrays, which is of f64 and within an ulp of the truth."""
     return lambda x: np.array([f(float(v)) for v in x.ravel()], LONG).reshape(x.shape)
 
 
 ERRORS = (1.0, 2.0, 0.6, 0.6)
-# Of `math.erf` and its like: they are of f64, within an ulp of it.
 ALL, NOT_NEGATIVE = (-1e30, 1e30), (0, 1e30)
 FUNCTIONS = (
     Function("exp({0})", np.exp, ERRORS, (-200, 200)),

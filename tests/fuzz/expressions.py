@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from math import prod
 
+from tests.fuzz.layouts import layout
 from tests.fuzz.program import (
     FLOATS,
     INTEGERS,
@@ -101,6 +102,11 @@ class Expressions(Reads):
             makers += [(0.35, self.product)]
         makers += self.more_makers(shape)
         return self.draw.weighted(makers)(scope, shape, dtype, depth)
+
+    def laid_out(self, scope: Scope, shape: Shape, dtype: str, depth: int) -> str:
+        """Return a tile in a stated layout."""
+        tile = self.expression(scope, shape, dtype, depth - 1)
+        return f"layout_cast({tile}, {layout(self.draw, shape)})"
 
     def more_makers(self, shape: Shape) -> list[tuple[float, Maker]]:
         """Return expressions that a kind of kernels has besides."""

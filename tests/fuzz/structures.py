@@ -78,7 +78,7 @@ class Structures(Kernels):
     def value(self, scope: Scope, name: Name, depth: int = 2) -> str:
         """Return what a name may be given: nothing of it lies outside."""
         found = self.expression(scope, name.shape, name.dtype, depth)
-        return f"({found}).filled({self.constant(name.dtype)})" if name.shape else found
+        return self.whole(found, name.shape, name.dtype)
 
     def parts(self, scope: Scope, holder: Holder, name: str) -> list[Name]:
         """Return the names of what a container holds."""

@@ -7,7 +7,7 @@ from math import prod
 
 from tests.fuzz.expressions import MOST_ELEMENTS, Maker
 from tests.fuzz.kernels import ATOMIC, Kernels, Launch
-from tests.fuzz.layouts import SHAPES, layout
+from tests.fuzz.layouts import SHAPES
 from tests.fuzz.program import Argument, Name, Program, Scope, Shape, Window
 from tests.fuzz.statements import Lines, Statement, indented
 
@@ -49,11 +49,6 @@ class Views(Kernels):
     def shape(self, scope: Scope) -> Shape:
         """Return a shape, sometimes one that has a layout."""
         return self.draw.pick(SHAPES) if self.draw.chance(0.15) else super().shape(scope)
-
-    def laid_out(self, scope: Scope, shape: Shape, dtype: str, depth: int) -> str:
-        """Return a tile in a stated layout."""
-        tile = self.expression(scope, shape, dtype, depth - 1)
-        return f"layout_cast({tile}, {layout(self.draw, shape)})"
 
     def gathered(self, scope: Scope, shape: Shape, dtype: str, depth: int) -> str:
         """Return what indices pick of an array, along some axis; some lie outside."""

@@ -10,7 +10,8 @@ from collections.abc import Callable
 from math import prod
 
 from tests.fuzz.expressions import HELPERS, MOST_ELEMENTS, Maker
-from tests.fuzz.layouts import SHAPES, layout
+from tests.fuzz.kernels import ATOMIC
+from tests.fuzz.layouts import SHAPES
 from tests.fuzz.program import (
     HEADER,
     NUMBERS,
@@ -28,7 +29,6 @@ from tests.fuzz.statements import Lines, Statements, indented
 Phase = Callable[[Scope], Lines]
 COPIED = ("f32", "f16", "bf16", "i32", "u8", "i8", "i16", "u32", "f8e4m3")
 MULTIPLIED = ("f16", "f16", "bf16", "f8e4m3", "f8e5m2", "i8", "u8", "f32")
-ATOMIC = ("add", "max", "min", "or", "xor", "and")
 
 
 class Warpgroups(Statements):
@@ -114,11 +114,6 @@ class Warpgroups(Statements):
         """Return expressions that other kernels have not: tiles in stated layouts."""
         return [(0.8, self.laid_out)] * (0 < prod(shape) <= MOST_ELEMENTS and len(shape) > 0)
 
-    def laid_out(self, scope: Scope, shape: Shape, dtype: str, depth: int) -> str:
-        """Return a tile in a stated layout."""
-        tile = self.expression(scope, shape, dtype, depth - 1)
-        return f"layout_cast({tile}, {layout(self.draw, shape)})"
-
     # What the phases are made of.
 
     def buffer(self, shape: Shape, dtype: str) -> str:
@@ -160,8 +155,7 @@ class Warpgroups(Statements):
 
     def inside_of(self, scope: Scope, shape: Shape, dtype: str, depth: int = 2) -> str:
         """Return an expression of which nothing lies outside."""
-        found = self.expression(scope, shape, dtype, depth)
-        return f"({found}).filled({self.constant(dtype)})" if shape else found
+        return self.whole(self.expression(scope, shape, dtype, depth), shape, dtype)
 
     def reading(self, scope: Scope, name: str, shape: Shape, dtype: str) -> Lines:
         """Return a read of a buffer, or of a part of it, to a new name."""

@@ -90,11 +90,12 @@ def copied(x: In["64 64"], o: Out["64 64"]):
 
 @pytest.mark.parametrize("order", ["C", "F"])
 @pytest.mark.parametrize("dtype", [np.float16, np.float32])
-def test_what_is_computed_from_turned_tiles_is_held_like_them(dtype: Any, order: Any) -> None:
+def test_turned_tiles_are_computed_with_beside_others(dtype: Any, order: Any) -> None:
     x = np.asarray(np.arange(64 * 64).reshape(64, 64) % 97, dtype, order=order)
-    agree(kernel(symmetric), lambda: (x,))
-    agree(kernel(scaled), lambda: (x, x[0].copy()))
-    agree(kernel(copied), lambda: (x, np.zeros((64, 64), dtype)))
+    assert np.array_equal(agree(kernel(symmetric), lambda: (x,)), x + x.T)
+    assert np.array_equal(agree(kernel(scaled), lambda: (x, x[0].copy())), (x * 2 + x[0]).T)
+    found = agree(kernel(copied), lambda: (x, np.zeros((64, 64), dtype)))
+    assert np.array_equal(found, x + 1)
 
 
 def test_a_copy_between_orders_turns_and_one_within_does_not() -> None:
