@@ -17,6 +17,7 @@ from astdsl.emulator.asynchronous import Operation
 from astdsl.emulator.clocks import WARPGROUP_THREADS, by_group
 from astdsl.emulator.guard import CHUNK_BYTES, Index, chunk_index, define
 from astdsl.emulator.issues import Issue
+from astdsl.emulator.lanes import Lanes
 from astdsl.emulator.mbarriers import BarrierMisuse, mbarriers_of
 from astdsl.emulator.native import copies as native
 from astdsl.emulator.scalars import UNSIGNED, all_of, any_of
@@ -24,7 +25,6 @@ from astdsl.emulator.scalars import UNSIGNED, all_of, any_of
 if TYPE_CHECKING:
     from astdsl.emulator.global_memory import Allocation
     from astdsl.emulator.global_proxies import Past
-    from astdsl.emulator.lanes import Lanes
     from astdsl.emulator.machine import Machine
     from astdsl.emulator.scalars import Array, BoolArray
 
@@ -341,6 +341,10 @@ def issue_shared(
 
     operation = _signalling(target, barrier, move)
     operation.blocks = np.concatenate([source.rows, target.rows])
+    # Reports tell who issued what reaches a byte: at its source, too.
+    lanes = Lanes.of(np.concatenate([source.lanes.index, target.lanes.index]))
+    starts = np.concatenate([source.starts, target.starts])
+    operation.issue = Issue.of(m, target.what, lanes, operation.blocks, starts)
     if m.guard is not None:
         m.guard.begin_read(operation, source.lanes, source.chunks())
         begin = m.guard.begin_write if combine is None else m.guard.begin_combine

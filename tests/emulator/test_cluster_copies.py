@@ -304,3 +304,20 @@ def test_the_clusters_barrier_or_a_fence_shows_barriers_to_arrivals() -> None:
     launch(made_again(32) + SYNC + body, [], [], 128)
     launch(made_again(32) + SHOW + RELAXED + body, [], [], 128)
     fault("E232", made_again(32) + RELAXED + body, [], [], 128)
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_the_source_of_an_exchange_is_read_by_its_own_block(rank: int) -> None:
+    """Both blocks send to each other; one writes over what it sends."""
+    body = f"""
+      {EXPECT.format(bytes=64)} shl.b32 %r20, %r0, 2; add.u32 %r20, %r20, %r1;
+      setp.lt.u32 %p4, %r0, 16; @%p4 st.shared.u32 [%r20], %r0; fence.proxy.async; {SYNC}
+      xor.b32 %r21, %r9, 1; add.u32 %r22, %r1, 1024;
+      mapa.shared::cluster.u32 %r23, %r22, %r21; mapa.shared::cluster.u32 %r24, %r2, %r21;
+      @%p0 {COPY} [%r23], [%r1], 64, [%r24];
+      setp.eq.u32 %p5, %r9, {rank}; and.pred %p5, %p5, %p0; @%p5 st.shared.u32 [%r1], 7;
+      {wait("%r2", 0, "W")}
+    """
+    said = fault("E250", body, [], [], grid=2)
+    assert f"of warp 0 of block ({rank}, 0, 0)" in said
+    assert "is still reading it" in said
