@@ -133,6 +133,11 @@ class Clocks:
         rank, warp = divmod(actor, self.n_warps)
         return self._m.warp_text(row // self.reach * self.reach + rank, warp)
 
+    def maker(self, row: int, stamp: int) -> str:
+        """Return which warp made a stamp of block `row`, and where, for reports."""
+        time, actor = divmod(stamp, self.n_actors)
+        return f"{self.place_of(row, actor)} ({self.place_text(time)})"
+
     def mask(self, lanes: Lanes) -> BoolArray:
         """Return which warps, [blocks, warps], some of the lanes belong to."""
         mask = np.zeros(self.known.shape[:2], np.bool_)

@@ -175,14 +175,13 @@ class GlobalRaces:
 
         `past` is what was so when it was issued.
         """
-        here, transfer.m.pc = transfer.m.pc, transfer.pc
         for access in of_copy(transfer, self._copiers, past):
             access.strong, access.writes = values is None, True
             if values is not None:
                 inside = transfer.inside
                 access.values = (values if inside is None else values[inside]).reshape(-1)
-            self._write(access)
-        transfer.m.pc = here
+            with transfer.m.at(transfer.pc):
+                self._write(access)
 
     def _access(
         self, m: Machine, lanes: Lanes, allocation: Allocation, addresses: Array, width: int

@@ -263,9 +263,8 @@ class SharedGuard:
         for ledger in self._ledgers:
             ledger.mbarriers.give_async(rows, columns)
         if self._overtaken is not None:
-            here, self._m.pc = self._m.pc, pc
-            self._overtaken.check(lanes, rows, columns, offsets)
-            self._m.pc = here
+            with self._m.at(pc):
+                self._overtaken.check(lanes, rows, columns, offsets)
         if self._unacquired is not None:
             self._unacquired.tell(rows, columns)
 
@@ -393,13 +392,11 @@ class SharedGuard:
         bare = self.races.uncovered(index)
         if bare.any():
             row, offset = self._place(index, bare)
-            stamp = int(self.races.stored[row, offset >> _CHUNK_SHIFT])
-            time, actor = divmod(stamp, self.clocks.n_actors)
-            who, place = self.clocks.place_of(row, actor), self.clocks.place_text(time)
+            who = self.clocks.maker(row, int(self.races.stored[row, offset >> _CHUNK_SHIFT]))
             raise self._fault(
                 "E252",
                 f"the {operation.what} {verb} shared memory at {offset:#x} after an ordinary store "
-                f"by {who} ({place}) without fence.proxy.async between them",
+                f"by {who} without fence.proxy.async between them",
                 lanes, row,
                 "execute `fence.proxy.async` after the store and before the barrier",
             )  # fmt: skip

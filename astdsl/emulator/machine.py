@@ -8,6 +8,7 @@ is run as several machines, one after the other (device.py).
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
@@ -213,6 +214,13 @@ class Machine:
     def place_text(self, pc: int) -> str:
         """Return where an instruction stands, for reports: kernel line and PTX line."""
         return self.program.place_text(pc)
+
+    @contextmanager
+    def at(self, pc: int) -> Iterator[None]:
+        """Do what an instruction has begun before: reports name that one."""
+        here, self.pc = self.pc, pc
+        yield
+        self.pc = here
 
     # What control instructions may use.
 

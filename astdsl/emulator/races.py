@@ -346,10 +346,7 @@ class SharedRaces:
 
     def maker(self, row: int, offset: int) -> str:
         """Return who made what begins at a place, and where."""
-        time, actor = divmod(
-            int(self._weak.written[row, offset // self._word_bytes]), self._clocks.n_actors
-        )
-        return f"{self._clocks.place_of(row, actor)} ({self._clocks.place_text(time)})"
+        return self._clocks.maker(row, int(self._weak.written[row, offset // self._word_bytes]))
 
     def culprit(self, lanes: Lanes, row: int, offset: int, *, writes: bool) -> str:
         """Return which access of a byte an operation of lanes is not ordered after: the last."""

@@ -144,14 +144,14 @@ def _copy(
     size: int,
 ) -> None:
     """Copy the valid bytes of each lane, and zeros for the rest."""
-    here, m.pc = m.pc, pc
     addresses, n_valid = source
     values = np.zeros((lanes.n, size // 4), np.uint32)
     undefined = None
     some = n_valid > 0
     if some.any():
-        part = lanes if some.all() else lanes.where(some)
-        found, missing = m.memory.globals.load(m, part, addresses[some], UNSIGNED[32], size // 4)
+        part, n_words = lanes if some.all() else lanes.where(some), size // 4
+        with m.at(pc):
+            found, missing = m.memory.globals.load(m, part, addresses[some], UNSIGNED[32], n_words)
         values[some] = found.reshape(-1, size // 4)
         if missing is not None:
             undefined = np.zeros(lanes.n, np.bool_)
@@ -160,7 +160,6 @@ def _copy(
         kept = np.arange(size) < n_valid[:, None]
         values.view(np.uint8)[~kept] = 0
     m.memory.shared.store(*target, values, undefined)
-    m.pc = here
 
 
 def _valid_bytes(ops: Operands, size: int) -> Any:
@@ -209,11 +208,10 @@ def prepare_arrive(ops: Operands) -> Execute:
         def perform() -> None:
             for copy in earlier:
                 copies.finish(copy, lanes)
-            here, m.pc = m.pc, pc
-            use(m, lanes, lambda barriers: barriers.arrive(rows, offsets, ones))
-            if m.guard is not None:
-                m.guard.arrive_mbarrier(lanes, rows, offsets)
-            m.pc = here
+            with m.at(pc):
+                use(m, lanes, lambda barriers: barriers.arrive(rows, offsets, ones))
+                if m.guard is not None:
+                    m.guard.arrive_mbarrier(lanes, rows, offsets)
 
         issue = Issue("cp.async.mbarrier.arrive", m.place_text(m.pc), m.warp_of(lanes))
         m.asynchronous.issue(Operation(perform, issue, signals=True))

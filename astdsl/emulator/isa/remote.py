@@ -68,13 +68,13 @@ class _Write:
             m.memory.shared.forget(rows, offsets, self.size)
 
         def perform() -> None:
-            here, m.pc = m.pc, pc
-            write(rows, offsets, values)
             sizes = np.full(lanes.n, self.size, np.int64)
-            if m.guard is not None:
-                m.guard.tell_write(lanes, (rows, offsets), self.size, barriers, strong=strong)
-            use(m, lanes, lambda b: b.complete_bytes(barrier_rows, barriers, sizes))
-            m.pc, m.wake = here, True
+            with m.at(pc):
+                write(rows, offsets, values)
+                if m.guard is not None:
+                    m.guard.tell_write(lanes, (rows, offsets), self.size, barriers, strong=strong)
+                use(m, lanes, lambda b: b.complete_bytes(barrier_rows, barriers, sizes))
+            m.wake = True
 
         issue = Issue.of(m, self.what, lanes, rows, offsets)
         operation = Operation(perform, issue, blocks=rows, signals=True)

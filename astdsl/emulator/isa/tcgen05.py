@@ -219,8 +219,8 @@ def prepare_commit(ops: Operands) -> Execute:
         m.state(OpenProduct).product = None
 
         def perform() -> None:
-            m.pc = pc
-            use(m, who, lambda b: b.arrive(rows, offsets, ones))
+            with m.at(pc):
+                use(m, who, lambda b: b.arrive(rows, offsets, ones))
             if m.guard is not None:
                 m.guard.complete_mbarrier(who, pc, rows, offsets)
 
