@@ -123,7 +123,7 @@ def too_few(x, n, o):
 
 
 def with_gaps(x, n, o):
-    with pipeline(4) as i:
+    with pipeline(5) as i:  # the last window reaches the end
         o[ds(8 * i, 7)] = x[ds(8 * i, 7)]
 
 
