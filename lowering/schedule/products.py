@@ -159,15 +159,23 @@ def _lenders(scheduler: BlockScheduler, op: ops.Dot, kind: ProductKind) -> tuple
 
 def _computed_from(scheduler: BlockScheduler, value: Value) -> Value | None:
     """Return the accumulator that a tile is computed from element by element."""
-    if value in scheduler.computed:
-        return scheduler.computed[value]
+    left, seen = [value], set[Value]()
+    while left:
+        each = left.pop()
+        if each in scheduler.computed:
+            return scheduler.computed[each]
+        if each not in seen:
+            seen.add(each)
+            left += reversed(_elements_of(scheduler, each))
+    return None
+
+
+def _elements_of(scheduler: BlockScheduler, value: Value) -> tuple[Value, ...]:
+    """Return the tiles of whose elements one by one a tile is made, none if it is not."""
     maker = scheduler.forms.makers.get(value)
     if isinstance(maker, ops.If):
-        sources: tuple[Value, ...] = (ops.yielded(maker.then)[maker.results.index(value)],)
-    else:
-        sources = maker.operands if isinstance(maker, ops.Elementwise) else ()
-    found = (_computed_from(scheduler, source) for source in sources)
-    return next((each for each in found if each is not None), None)
+        return (ops.yielded(maker.then)[maker.results.index(value)],)
+    return maker.operands if isinstance(maker, ops.Elementwise) else ()
 
 
 def _rest(scheduler: BlockScheduler, op: ops.Dot, side: str, kind: ProductKind) -> Operand:

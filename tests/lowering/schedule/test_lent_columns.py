@@ -9,7 +9,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from astdsl import In, Out, cdiv, erf, f32, kernel, maximum, pipeline, spec, tile, zeros
+from astdsl import In, Out, cdiv, erf, f32, kernel, maximum, pipeline, spec, tile, unroll, zeros
 from astdsl.stdlib.attention import attention
 from tests.witnesses import agree
 
@@ -46,6 +46,14 @@ def in_steps(a: In["M K"], b: In["K N"], c: In["N P"], o: Out[f32, "M P"], *, de
 @kernel
 def turned(a: In["M K"], b: In["K N"], c: In["M P"], o: Out[f32, "N P"]):
     o[...] = (a[...] @ b[...]).astype(a.dtype).T @ c[...]
+
+
+@kernel
+def after_many_steps(a: In["M K"], b: In["K N"], o: Out[f32, "M N"], *, n=600):
+    rows = a[...]
+    for _ in unroll(range(n)):
+        rows = rows * rows + rows
+    o[...] = rows @ b[...]
 
 
 def whole(dtype: Any, *shapes: tuple[int, int]) -> tuple[Any, ...]:
@@ -105,6 +113,12 @@ def test_other_operands_go_through_shared_memory(why: str) -> None:
     agree(made, lambda: arguments, **constants)
     lowered = made.lower(*arguments, target="sm_100a", **constants)
     assert not FROM_TENSOR_MEMORY.search(lowered.ptx)
+
+
+def test_an_operand_of_many_steps_is_traced_back_once() -> None:
+    arguments = spec((128, 64), np.float16), spec((64, 64), np.float16)
+    lowered = after_many_steps.lower(*arguments, target="sm_100a")
+    assert "operand of @" in lowered.schedule
 
 
 def test_the_weights_of_attention_stay_in_tensor_memory() -> None:
