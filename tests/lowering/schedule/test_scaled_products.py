@@ -214,7 +214,7 @@ def test_products_of_staged_operands_and_images_overlap() -> None:
     text = str(imaged.lower(*given, target="sm_100a", block=16).schedule)
     steady = text[text.index('name="steady"') : text.index('name="epilogue"')]
     assert "ScaledMultiply" in steady
-    assert "ProductWait [] pending=1" in steady
+    assert "ProductWait pending=1" in steady
     assert " Load " not in steady
 
 
