@@ -143,6 +143,11 @@ def diagonal(x, n, o):
         o[tile(i, 16), tile(i, 8)] = x[tile(i, 16), tile(i, 8)]
 
 
+def from_the_second(x, n, o):
+    with pipeline(range(1, 5)) as i:  # the last window reaches the end
+        o[tile(i, 8)] = x[tile(i, 8)]
+
+
 def from_another_start(x, n, o):
     with pipeline(range(n, 4)) as i:
         o[tile(i, 8)] = x[tile(i, 8)]
@@ -153,7 +158,9 @@ def test_what_each_step_writes_in_full_is_updated(write: Any) -> None:
     assert np.array_equal(agree(updated, lambda: (X, 1), write=write), X + 1)
 
 
-WRONG = [too_few, with_gaps, guarded, perhaps_never, diagonal, from_another_start]
+WRONG = [
+    too_few, with_gaps, guarded, perhaps_never, diagonal, from_the_second, from_another_start,
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("write", WRONG, ids=lambda write: write.__name__)
