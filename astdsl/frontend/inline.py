@@ -161,7 +161,7 @@ def _array(p: Parameter, value: Any) -> Any:
     if isinstance(value, Tile):
         return value
     if is_read:
-        return Ref(replace(value.root, role=IN), value.axes, value.order)
+        return value.with_root(replace(value.root, role=IN))
     if value.root.role == IN:
         raise fault(
             WrittenInput,

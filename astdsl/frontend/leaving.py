@@ -70,8 +70,12 @@ def always_leaves(body: list[ast.stmt]) -> bool:
 def _surely_leaves(node: ast.stmt) -> bool:
     if isinstance(node, ast.If):
         return always_leaves(node.body) and always_leaves(node.orelse)
-    if isinstance(node, ast.While) and isinstance(node.test, ast.Constant) and node.test.value:
-        return not any(isinstance(inner, ast.Break) for inner in leaves_of(node.body))
+    if isinstance(node, LOOPS):
+        is_endless = (
+            isinstance(node, ast.While) and isinstance(node.test, ast.Constant) and node.test.value
+        )
+        has_break = any(isinstance(inner, ast.Break) for inner in leaves_of(node.body))
+        return not has_break and (bool(is_endless) or always_leaves(node.orelse))
     return isinstance(node, LEAVES)
 
 

@@ -86,7 +86,7 @@ class BlockSpec:
         is_plain = self._transforms is None and self._delay_release == DERIVED and not self._fill
         if is_plain or block.space != GLOBAL:
             return block
-        return Ref(replace(block.root, staging=self._staging(block)), block.axes, block.order)
+        return block.with_root(replace(block.root, staging=self._staging(block)))
 
     def require_fits(self, stages: int, *, is_output: bool) -> None:
         """Refuse slots that are held for longer than `stages` (0: automatic) allow."""

@@ -114,10 +114,18 @@ class Ref:
     @property
     def T(self) -> Ref:  # noqa: N802  (the array API's name)
         """The view with its axes in reverse order."""
+        return self.permuted(tuple(range(self.ndim))[::-1])
+
+    def permuted(self, numbers: Sequence[int]) -> Ref:
+        """Return the view whose axis k is axis `numbers[k]` of this one."""
         self._refuse_further("turned")
         if self.fold:
-            return Ref(self.root, self.axes, self.order, fold=self.fold.turned)
-        return Ref(self.root, self.axes, self.order[::-1])
+            return Ref(self.root, self.axes, self.order, fold=self.fold.permuted(numbers))
+        return Ref(self.root, self.axes, tuple(self.order[k] for k in numbers))
+
+    def with_root(self, root: Root) -> Ref:
+        """Return the same part of the same memory, of which `root` says something else."""
+        return Ref(root, self.axes, self.order, self.grid, self.fold)
 
     @property
     def at(self) -> At:

@@ -47,10 +47,9 @@ class Fold:
         found = (index_of_form(self.extents[a]) for a in self.shown)
         return tuple(n if isinstance(n, Tile) else n.number for n in found)
 
-    @property
-    def turned(self) -> Fold:
-        """The fold with its axes in reverse order."""
-        return Fold(self.extents, self.groups, self.shown[::-1])
+    def permuted(self, numbers: Sequence[int]) -> Fold:
+        """Return the fold that shows as axis k what this one shows as axis `numbers[k]`."""
+        return Fold(self.extents, self.groups, tuple(self.shown[k] for k in numbers))
 
 
 def fold_of(ref: Ref, old: Sequence[Form], shape: Sequence[object]) -> Fold:

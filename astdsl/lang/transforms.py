@@ -152,7 +152,7 @@ def transform_ref(ref: object, transform: object) -> Ref:
         )
     found = checked_transforms(transform, shape, memory.dtype, root.transforms)
     emit(ops.StateLayout, ref=root.value, transforms=found)
-    return Ref(replace(root, transforms=found), memory.axes, memory.order)
+    return memory.with_root(replace(root, transforms=found))
 
 
 def transpose_ref(ref: object, permutation: object) -> Ref:
@@ -173,7 +173,7 @@ def transpose_ref(ref: object, permutation: object) -> Ref:
             f"`transpose_ref` permutes {ref.ndim} axes of {ref}, got {numbers}",
             help="name each axis once",
         )
-    return Ref(ref.root, ref.axes, tuple(ref.order[k] for k in numbers))
+    return ref.permuted(numbers)
 
 
 def find_swizzle(bits: object, what: Any = "") -> int:

@@ -76,6 +76,20 @@ def covers(store: ops.Store, read: ops.Window, forms: Forms) -> bool:
     return whole or (not _is_anywhere(read) and same_window(store, read, forms))
 
 
+def scatter_covers(scatter: ops.Scatter, read: ops.Window, forms: Forms) -> bool:
+    """Whether a scatter writes each element that the same indices read in the same step."""
+    if not isinstance(read, ops.Indexed) or not same_window(scatter, read, forms):
+        return False
+    a, b = ((x.shape, x.indexed, x.along, x.limited) for x in (scatter, read))
+    limits = zip(scatter.limits, read.limits, strict=True) if a == b else ()
+    return (
+        a == b
+        and all(x is y for x, y in zip(scatter.indices, read.indices, strict=True))
+        and all(forms[x] == forms[y] for x, y in limits)
+        and scatter.mask in ((), read.mask)
+    )
+
+
 def _is_anywhere(read: ops.Window) -> bool:
     """Whether tiles of indices say where an access goes."""
     return isinstance(read, ops.Indexed) and bool(read.indexed)

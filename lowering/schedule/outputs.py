@@ -23,7 +23,14 @@ from astdsl.ir import ops
 from astdsl.ir.core import OUT, Block, Module, Op, Value, walk
 from astdsl.ir.types import GMEM
 from astdsl.lowering.schedule.branches import holds_launch
-from astdsl.lowering.schedule.coverage import Axis, axes_of, covers, loop_covers, same_window
+from astdsl.lowering.schedule.coverage import (
+    Axis,
+    axes_of,
+    covers,
+    loop_covers,
+    same_window,
+    scatter_covers,
+)
 from astdsl.lowering.schedule.first_step import Decider
 from astdsl.lowering.schedule.independence import extents
 from astdsl.lowering.windows import Form, Forms
@@ -226,19 +233,25 @@ def _is_written(access: _Access, scope: Block, first: Iterable[Axis], forms: For
     The `first` axes have their first value.
     """
     decider = Decider(forms, {a.index: forms[a.low] for a in first})
-    path = _Path(access.op, access.axes, decider)
+    path = _Path(access.op, access.axes, decider, is_one_step=not first)
     reached = path.visit(scope, is_written=False)
     assert reached, "the access is in its scope"
     return path.answer
 
 
 class _Path:
-    """A walk in program order to one read, noting whether its window was written."""
+    """A walk in program order to one read, noting whether its window was written.
 
-    def __init__(self, read: ops.Window, around: tuple[Axis, ...], decider: Decider) -> None:
+    Indices may be others in another step: what they name counts if the walk `is_one_step`.
+    """
+
+    def __init__(
+        self, read: ops.Window, around: tuple[Axis, ...], decider: Decider, *, is_one_step: bool
+    ) -> None:
         self.read = read
         self.around = around
         self.decider = decider
+        self.is_one_step = is_one_step
         self.answer = False
         self.is_written = False
 
@@ -248,14 +261,19 @@ class _Path:
             if op is self.read:
                 self.answer = is_written
                 return True
-            if isinstance(op, ops.Store) and op.ref is self.read.ref:
-                is_written = is_written or covers(op, self.read, self.decider.forms)
+            if isinstance(op, (ops.Store, ops.Scatter)) and op.ref is self.read.ref:
+                is_written = is_written or self._covers(op)
             elif op.regions:
                 if self._regions(op, is_written):
                     return True
                 is_written = self.is_written
         self.is_written = is_written
         return False
+
+    def _covers(self, op: ops.Store | ops.Scatter) -> bool:
+        if isinstance(op, ops.Store):
+            return covers(op, self.read, self.decider.forms)
+        return self.is_one_step and scatter_covers(op, self.read, self.decider.forms)
 
     def _regions(self, op: Op, is_written: bool) -> bool:
         if isinstance(op, ops.If):

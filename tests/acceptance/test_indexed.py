@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from astdsl import (
+    GMEM,
     SMEM,
     Barrier,
     In,
@@ -454,6 +455,54 @@ def updates_and_reads(x: InOut[f32, "N"], o: Out[f32, "M N"]):
     with parallel(o.shape[0]) as i:
         atomic_add(x.at[ds(0, 8)], 1.0)
         o[i] = x[...]
+
+
+def test_what_the_same_indices_wrote_in_the_step_is_read():
+    @kernel
+    def twice(x: In[f32, "8"], ids: In[i32, "8"], o: Out[f32, "8"]):
+        with parallel(4) as k:
+            i = ids[tile(k, 2)]
+            o[i] = x[tile(k, 2)]
+            o[i] += 1
+
+    @kernel
+    def scratch(x: In[f32, "3 5"], o: Out[f32, "15"]):
+        t = GMEM((3, 5), f32)
+        t.reshape(15)[0:15] = x.reshape(15)[...]
+        o[...] = t.reshape(15)[0:15] * 2
+
+    x, ids = MATRIX[0, :8], np.array([3, 1, 5, 0, 7, 2, 4, 6], np.int32)
+    expected = np.zeros(8, np.float32)
+    expected[ids] = x + 1
+    np.testing.assert_array_equal(agree(twice, lambda: (x, ids)), expected)
+    y = MATRIX[:3, :5].copy()
+    np.testing.assert_array_equal(agree(scratch, lambda: (y,)), y.ravel() * 2)
+
+
+def test_what_other_indices_or_steps_wrote_is_not_proved_to_be_written():
+    @kernel
+    def shifted(x: In[f32, "8"], ids: In[i32, "8"], o: Out[f32, "8"]):
+        i = ids[...]
+        o[i] = x[...]
+        o[i + 1] += 1
+
+    @kernel
+    def first(x: In[f32, "8"], ids: In[i32, "8"], o: Out[f32, "8"]):
+        with pipeline(4) as k:
+            i = ids[tile(k, 2)]
+            if k == 0:
+                o[i] = 0
+            o[i] += x[tile(k, 2)]
+
+    @kernel
+    def fenced(x: In[f32, "8"], ids: In[i32, "8"], o: Out[f32, "8"]):
+        i = ids[...]
+        o.at[0 : ids[0]][i] = x[...]
+        o[i] += 1
+
+    for k in (shifted, first, fenced):
+        with pytest.raises(UnwrittenRead, match="`o` is read here before this window is written"):
+            k.on("reference")(MATRIX[0, :8], np.arange(8, dtype=np.int32))
 
 
 def test_a_step_that_reads_what_others_update_conflicts():

@@ -6,12 +6,14 @@ import numpy as np
 import pytest
 
 from astdsl import (
+    BlockSpec,
     In,
     InOut,
     Out,
     atomic_add,
     cdiv,
     ds,
+    emit_pipeline,
     f16,
     f32,
     i32,
@@ -21,6 +23,7 @@ from astdsl import (
     pipeline,
     sum,
     tile,
+    transpose_ref,
     zeros,
 )
 from astdsl.errors import BadWindow, ShapeMismatch
@@ -365,6 +368,26 @@ def test_a_reshaped_view_is_written_and_updated():
     x = RANDOM.standard_normal((4, 45, 16)).astype(np.float32)
     found = agree(put_heads, lambda: (x, np.zeros((45, 64), np.float32)))
     assert np.array_equal(found, x.transpose(1, 0, 2).reshape(45, 64) + 1)
+
+
+@kernel
+def turned(x: In[f32, "6 5"], o: Out[f32, "5 2 3"], p: Out[f32, "3 4"]):
+    o[...] = transpose_ref(x.reshape(2, 3, 5), (2, 0, 1))[...]
+
+    def body(_, block, row):
+        row[...] = block[...] + 1
+
+    source = BlockSpec((None, 4), lambda i: (i + 2, 0), delay_release=1, oob_fill=7)
+    target = BlockSpec((None, 4), lambda i: (i, 0))
+    emit_pipeline(body, grid=(3,), in_specs=[source], out_specs=[target])(x.reshape(10, 3), p)
+
+
+def test_a_reshaped_view_is_transposed_and_taken_by_blocks():
+    x = np.arange(30, dtype=np.float32).reshape(6, 5)
+    o, p = agree(turned, lambda: (x,))
+    assert np.array_equal(o, x.reshape(2, 3, 5).transpose(2, 0, 1))
+    assert np.array_equal(p[:, :3], x.reshape(10, 3)[2:5] + 1)
+    assert np.array_equal(p[:, 3], [8, 8, 8])
 
 
 def test_a_shape_of_other_elements_is_refused():

@@ -297,6 +297,40 @@ def for_else_return(n: Any, o: Any) -> Any:
     o[0] = find(n)
 
 
+def else_of_loops_returns(n: Any, o: Any) -> Any:
+    def find(x: Any) -> Any:
+        for i in range(6):
+            if i * i == x:
+                return i
+        else:  # noqa: PLW0120  (Python that people write)
+            return -1
+
+    def tried(x: Any) -> Any:
+        if x > 6:
+            return 60
+        while x > 1:
+            for k in range(2):
+                if k + 2 == x:
+                    return k
+            x -= 3
+        else:  # noqa: PLW0120  (Python that people write)
+            return x + 50
+
+    o[0], o[1] = find(n), tried(n)
+
+
+def else_of_loops_is_skipped(n: Any, o: Any) -> Any:
+    def find(x: Any) -> Any:
+        for i in range(6):
+            if i == x:
+                break
+        else:
+            return -1
+        return x * 10
+
+    o[0] = find(n)
+
+
 def lambdas(n: Any, o: Any) -> None:
     f: Any = lambda a, b=2: a * b if a > 3 else a - b  # noqa: E731
     o[0] = f(n)

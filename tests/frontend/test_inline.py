@@ -99,6 +99,26 @@ def sums_of_blocks(x: In[f16 | f32, "B M N"], o: Out[f32, "B M"]) -> None:
         total(x.at[b, 0:8], o.at[b, 0:8], bk=32)
 
 
+@kernel
+def doubled(x: In[f32, "N"], o: Out[f32, "N"]) -> None:
+    o[...] = x[...] * 2
+
+
+def test_a_view_of_any_kind_is_what_the_callee_sees() -> None:
+    @kernel
+    def reshaped(x: In[f32, "6 5"], o: Out[f32, "6 5"]) -> None:
+        doubled(x.reshape(30), o.reshape(30))
+
+    @kernel
+    def picked(x: In[f32, "8"], o: Out[f32, "3"]) -> None:
+        doubled(x.at[[5, 0, 3]], o.at[[2, 1, 0]])
+
+    x = data(6, 5)
+    np.testing.assert_array_equal(agree(reshaped, lambda: (x,)), x * 2)
+    y = data(8)
+    np.testing.assert_array_equal(agree(picked, lambda: (y,)), y[[3, 0, 5]] * 2)
+
+
 @pytest.mark.parametrize("dtype", [np.float16, np.float32])
 def test_a_pipeline_of_the_callee_nests_in_that_of_the_caller(dtype: Any) -> None:
     x = data(3, 8, 100, dtype=dtype)
