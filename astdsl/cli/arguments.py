@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import argparse
 import ast
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from astdsl.cli.keep import add_option
 from astdsl.errors import BadCommand, did_you_mean
 from astdsl.frontend.signature import MISSING, Parameter, Signature
 from astdsl.ir.core import OUT
@@ -34,8 +33,25 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--const", action="append", default=[], metavar="NAME=VALUE",
         help="a compile-time constant, as `bm=64`; may be repeated",
     )  # fmt: skip
-    add_option(parser)
     parser.add_argument("--json", action="store_true", help="write what a program can read")
+
+
+def add_seed(parser: argparse.ArgumentParser) -> None:
+    """Add the option of commands that make random data."""
+    parser.add_argument(
+        "--seed", type=at_least(0), default=0, help="of the random data (%(default)s)"
+    )
+
+
+def at_least(least: int) -> Callable[[str], int]:
+    """Return what reads an option's integer, of which smaller ones mean nothing."""
+
+    def read(text: str) -> int:
+        if not text.removeprefix("-").isdecimal() or int(text) < least:
+            raise argparse.ArgumentTypeError(f"{text} is no integer of {least} or more")
+        return int(text)
+
+    return read
 
 
 def read_arguments(
@@ -71,6 +87,8 @@ def _pairs(options: Iterable[str], option: str, known: Iterable[str]) -> dict[st
             raise BadCommand(
                 f"the kernel has no {what} `{name}`", help=did_you_mean(name, names) or listed
             )
+        if name in found:
+            raise BadCommand(f"`{option} {name}` is given twice", help="leave one of the two out")
         found[name] = value
     return found
 

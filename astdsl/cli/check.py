@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from astdsl.cli.arguments import add_options, read_arguments
+from astdsl.cli.arguments import add_options, add_seed, at_least, read_arguments
 from astdsl.cli.files import find_kernel
 from astdsl.cli.render import Screen, as_object
 from astdsl.cli.run import Array, Comparison, outputs_of, random_value, require_no_outputs
@@ -51,8 +51,10 @@ Outputs: TypeAlias = dict[str, Array]
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of the command."""
     add_options(parser)
-    parser.add_argument("--seed", type=int, default=0, help="of the random data (%(default)s)")
-    parser.add_argument("--runs", type=int, default=12, help="on the emulator, at most")
+    add_seed(parser)
+    parser.add_argument(
+        "--runs", type=at_least(1), default=12, help="on the emulator, at most (%(default)s)"
+    )
     parser.add_argument(
         "--seconds", type=float, default=60, help="after which no further run begins (%(default)s)"
     )

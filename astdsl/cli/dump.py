@@ -14,7 +14,7 @@ from typing import Any
 
 from astdsl.cli.arguments import add_options, read_arguments
 from astdsl.cli.files import find_kernel
-from astdsl.cli.keep import keep
+from astdsl.cli.keep import add_option, keep
 from astdsl.cli.render import Screen
 from astdsl.errors import BadCommand, DeviceUnavailable, did_you_mean
 from astdsl.lowered import Lowered
@@ -50,6 +50,7 @@ HELP = "print a kernel at any stage of its compilation"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of the command."""
     add_options(parser)
+    add_option(parser)
     for name, stage in STAGES.items():
         parser.add_argument(
             f"--{name}", dest="stages", action="append_const", const=name, help=stage.help

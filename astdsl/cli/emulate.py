@@ -16,6 +16,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from astdsl.cli.arguments import add_seed, at_least
 from astdsl.cli.render import Screen
 from astdsl.cli.run import random_array
 from astdsl.emulator import DeviceFault, TensorMap, entries
@@ -29,6 +30,8 @@ Array: TypeAlias = "np.ndarray[Any, Any]"
 HELP = "run PTX of any compiler on the CPU, looking for races, deadlocks and wrong addresses"
 # Faults of the call: text, support, launch and arguments; all others are the kernel's.
 OF_THE_CALL = frozenset({"E200", "E201", "E202", "E203"})
+# What programs read of a fault.
+TOLD = ("code", "message", "kernel_line", "ptx_line", "block", "warp", "help")
 SWIZZLES = {"none": Swizzle.NONE, "32": Swizzle.B32, "64": Swizzle.B64, "128": Swizzle.B128}
 _SHAPED = re.compile(r"(?:(zeros|ones|range):)?(\d+(?:x\d+)*):(\w+)")
 _MAP = re.compile(r"map\((\d+)@(\d+(?:x\d+)*)(?:@(\w+))?\)")
@@ -44,7 +47,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("place", metavar="FILE.ptx[:KERNEL]", help="PTX, and a kernel of it")
     for name, default in (("grid", "1"), ("block", "1"), ("cluster", "")):
         parser.add_argument(f"--{name}", default=default, metavar="X[,Y[,Z]]", help=f"the {name}")
-    parser.add_argument("--shared", type=int, default=0, help="bytes of dynamic shared memory")
+    parser.add_argument(
+        "--shared", type=at_least(0), default=0, metavar="BYTES", help="dynamic shared memory"
+    )
     parser.add_argument("--arg", action="append", default=[], metavar="VALUE", help=ARGUMENT_HELP)
     parser.add_argument("--completion", default="late", help="late, early, or a seed")
     parser.add_argument("--order", default="min-pc", help="min-pc, max-pc, round-robin, or a seed")
@@ -53,7 +58,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="how `wgmma` sums FP8 products: %(default)s, or in the 14 bits that Hopper keeps",
     )  # fmt: skip
     parser.add_argument("--no-check", action="store_true", help="do not look for hazards")
-    parser.add_argument("--seed", type=int, default=0, help="of the random data (%(default)s)")
+    add_seed(parser)
     parser.add_argument("--save", default="", metavar="FILE.npz", help="write the arrays after it")
     parser.add_argument("--json", action="store_true", help="write what a program can read")
 
@@ -78,8 +83,7 @@ def run(options: argparse.Namespace, screen: Screen) -> int:
         return 2 if fault.code in OF_THE_CALL else 1
     seconds = time.perf_counter() - start
     if options.save:
-        named: dict[str, Any] = dict(arrays)
-        np.savez(options.save, **named)
+        _save(options.save, arrays)
     changed = {name: _changes(before[name], array) for name, array in arrays.items()}
     if screen.as_json:
         screen.show_json({"kernel": kernel, "seconds": seconds, "changed": changed})
@@ -89,9 +93,18 @@ def run(options: argparse.Namespace, screen: Screen) -> int:
     return 0
 
 
+def _save(path: str, arrays: dict[str, Array]) -> None:
+    named: dict[str, Any] = dict(arrays)
+    try:
+        np.savez(path, **named)
+    except OSError as error:
+        what = f"`{path}` cannot be written: {error.strerror}"
+        raise BadCommand(what, help="name a file in a folder that is there") from None
+
+
 def _complain(screen: Screen, fault: DeviceFault) -> None:
     if screen.as_json:
-        found = {name: getattr(fault, name) for name in ("code", "message", "ptx_line", "help")}
+        found = {name: getattr(fault, name) for name in TOLD}
         screen.show_json({"error": found})
     else:
         screen.note(str(fault))
@@ -104,8 +117,11 @@ def _text(place: str) -> tuple[str, str]:
         path, kernel = place, ""
     try:
         ptx = Path(path).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise BadCommand(f"`{path}` cannot be read: {error}", help="pass a PTX file") from None
+    except OSError as error:
+        what = f"`{path}` cannot be read: {error.strerror}"
+        raise BadCommand(what, help="pass a PTX file") from None
+    except UnicodeDecodeError as error:
+        raise BadCommand(f"`{path}` is no text: {error}", help="pass a PTX file") from None
     try:
         names = entries(ptx)
     except DeviceFault as fault:
@@ -156,9 +172,11 @@ def _argument(text: str, random: np.random.Generator) -> Any:
     if text.endswith(".npy"):
         try:
             return np.load(text)
-        except (OSError, ValueError) as error:
-            what = f"`{text}` cannot be read: {error}"
+        except OSError as error:
+            what = f"`{text}` cannot be read: {error.strerror}"
             raise BadCommand(what, help="pass an .npy file") from None
+        except ValueError as error:
+            raise BadCommand(f"`{text}` is no array: {error}", help="pass an .npy file") from None
     try:
         number = ast.literal_eval(text)
     except (SyntaxError, ValueError):

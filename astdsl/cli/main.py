@@ -79,6 +79,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KernelError as error:
         screen.complain(error)
         return 2 if isinstance(error, OF_THE_CALL) else 1
+    except MemoryError as error:
+        what = f"this machine has not enough memory: {error}"
+        screen.complain(BadCommand(what, help="take smaller arrays"))
+        return 2
     except SyntaxError as error:  # of the file that was loaded
         screen.note("".join(traceback.format_exception_only(error)))
         return 1
@@ -98,9 +102,8 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"astdsl {astdsl.__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
     for name, command in COMMANDS.items():
-        command.add_arguments(
-            commands.add_parser(name, help=command.help, description=command.help.capitalize())
-        )
+        sentence = f"{command.help[0].upper()}{command.help[1:]}."
+        command.add_arguments(commands.add_parser(name, help=command.help, description=sentence))
     return parser
 
 

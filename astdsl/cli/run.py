@@ -12,9 +12,9 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from astdsl.cli.arguments import add_options, read_arguments
+from astdsl.cli.arguments import add_options, add_seed, read_arguments
 from astdsl.cli.files import find_kernel
-from astdsl.cli.keep import keep
+from astdsl.cli.keep import add_option, keep
 from astdsl.cli.render import Screen
 from astdsl.errors import BadCommand
 from astdsl.frontend.signature import Signature
@@ -34,8 +34,9 @@ LARGEST_INTEGER = 100
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of the command."""
     add_options(parser)
+    add_option(parser)
     parser.add_argument("--device", default="", help="emulator or cuda; default as in a program")
-    parser.add_argument("--seed", type=int, default=0, help="of the random data (%(default)s)")
+    add_seed(parser)
 
 
 def run(options: argparse.Namespace, screen: Screen) -> int:
@@ -45,6 +46,11 @@ def run(options: argparse.Namespace, screen: Screen) -> int:
     arguments, constants = read_arguments(signature, options.arg, options.const)
     device = options.device or selected_device()
     require_no_outputs(signature, arguments)
+    if device == "reference":
+        raise BadCommand(
+            "`run` compares a device with the reference, which would be compared with itself",
+            help="choose `--device emulator`, or cuda",
+        )
     if options.keep:
         keep(options.keep, kernel.lower(**arguments, **constants, target=options.target))
     random = np.random.default_rng(options.seed)

@@ -118,6 +118,10 @@ def _number(variable: Variable, value: Any, number: int) -> bytes:
         value = value.item()
     if scalar.kind == "f":
         return np.asarray(value, scalar.dtype).tobytes()
+    if isinstance(value, float) and not value.is_integer():
+        raise DeviceFault(
+            "E203", f"argument {number}: {value} is no integer, as .{scalar.name} needs"
+        )
     whole = int(value)
     if not -(1 << (scalar.bits - 1)) <= whole < 1 << scalar.bits:
         raise DeviceFault("E203", f"argument {number}: {whole} does not fit into .{scalar.name}")

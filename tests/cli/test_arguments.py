@@ -76,6 +76,10 @@ def test_an_argument_that_cannot_be_read_is_refused(option: str, words: str) -> 
     assert words in report_of("add", option)
 
 
+def test_an_argument_that_is_given_twice_is_refused() -> None:
+    assert "`--arg x` is given twice" in report_of("add", "x=8x8", "x=9x9")
+
+
 def test_text_for_a_scalar_is_refused() -> None:
     assert "`fast` is no number, and `alpha` is a scalar" in report_of("scale", "alpha=fast")
 

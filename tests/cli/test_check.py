@@ -26,6 +26,13 @@ def test_a_correct_kernel_exits_0(place: str, capsys: pytest.CaptureFixture[str]
     assert "nothing found: rehearsed, and run 3 times on the emulator" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("runs", ["0", "-1", "many"])
+def test_a_check_without_runs_is_refused(runs: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main(["check", f"{KERNELS}:fixed", "--runs", runs])
+    assert f"{runs} is no integer of 1 or more" in capsys.readouterr().err
+
+
 def test_what_the_rehearsal_finds_is_told_with_both_accesses_and_not_run(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

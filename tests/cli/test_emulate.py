@@ -51,6 +51,27 @@ def test_a_fault_of_the_launch_exits_2_and_json_tells_it(place: str, capsys: Cap
     assert json.loads(capsys.readouterr().out)["error"]["code"] == "E202"
 
 
+def test_json_tells_where_a_kernel_went_wrong(place: str, capsys: Captured) -> None:
+    assert launch(place, 1024, "--json") == 1
+    error = json.loads(capsys.readouterr().out)["error"]
+    assert (error["block"], error["warp"]) == ([7, 0, 0], 3)
+    assert error["ptx_line"] > 0
+
+
+def test_arrays_that_cannot_be_written_are_a_wrong_call(
+    place: str, tmp_path: Path, capsys: Captured
+) -> None:
+    assert launch(place, 1000, "--save", str(tmp_path / "none" / "out.npz")) == 2
+    assert "cannot be written: No such file or directory" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("option", ["--seed", "--shared"])
+def test_negative_numbers_are_refused(place: str, option: str, capsys: Captured) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        launch(place, 1000, option, "-1")
+    assert f"argument {option}: -1 is no integer of 0 or more" in capsys.readouterr().err
+
+
 def test_the_arrays_are_written_where_that_is_asked_for(place: str, tmp_path: Path) -> None:
     assert launch(place, 1000, "--save", str(tmp_path / "out.npz"), "--completion", "3") == 0
     assert (np.load(tmp_path / "out.npz")["0"] == 2 * np.arange(1000)).all()
@@ -64,7 +85,10 @@ def test_the_arrays_are_written_where_that_is_asked_for(place: str, tmp_path: Pa
         (["--order", "any"], "choose min-pc, max-pc, round-robin"),
         (["--arg", "3:f99"], "there is no dtype `f99`"),
         (["--arg", "none"], "is no argument"),
-        (["--arg", "none.npy"], "cannot be read"),
+        (["--arg", "none.npy"], "`none.npy` cannot be read: No such file or directory\n"),
+        (["--arg", __file__ + ".npy"], "cannot be read"),
+        (["--arg", "1", "--arg", "1", "--arg", "1.5"], "1.5 is no integer, as .u32 needs"),
+        (["--arg", f"{10**12}:f32"], "not enough memory"),
         (["--arg", "map(0@8x8)"], "argument 0 is no array"),
     ],
 )

@@ -23,6 +23,12 @@ def test_every_stage_is_kept(command: str, tmp_path: Path) -> None:
     assert (folder / "fixed-sm_90a.cubin").read_bytes()[:4] == b"\x7fELF"
 
 
+@pytest.mark.parametrize("command", ["check", "explain"])
+def test_what_would_keep_nothing_does_not_take_the_option(command: str, tmp_path: Path) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main([command, f"{KERNELS}:fixed", "--keep", str(tmp_path)])
+
+
 def test_a_kept_kernel_is_loaded(tmp_path: Path) -> None:
     main(["dump", f"{KERNELS}:fixed", "--keep", str(tmp_path)])
     loaded: Any = astdsl.load(tmp_path / "fixed-sm_90a.zip")

@@ -23,6 +23,17 @@ def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert [name for name in COMMANDS if f"    {name} " not in shown] == []
 
 
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_help_of_a_command_is_a_sentence_with_its_capitals(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        main([name, "--help"])
+    shown = " ".join(capsys.readouterr().out.split())
+    said = COMMANDS[name].help
+    assert f" {said[0].upper()}{said[1:]}. " in shown
+
+
 def test_no_command_prints_the_help_and_exits_2(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([]) == 2
     assert capsys.readouterr().out.startswith("usage: astdsl")
