@@ -7,7 +7,9 @@ attribute. Walking, cloning, printing and renaming read these roles and know no 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from functools import cached_property
+from operator import attrgetter
 from typing import Any, ClassVar, Self, dataclass_transform
 
 from astdsl.ir.types import RefType, TileType, Type
@@ -50,35 +52,55 @@ class Value:
         return f"<{self.hint or 'value'}: {self.type}>"
 
 
+def _flat(names: tuple[str, ...], many: frozenset[str]) -> Callable[[Any], tuple[Any, ...]]:
+    """Return what gives the values of some fields as one tuple, those in tuples among them."""
+    if not names:
+        return lambda _node: ()
+    if many.isdisjoint(names):
+        values = attrgetter(*names)
+        return values if len(names) > 1 else lambda node: (values(node),)
+    if len(names) == 1:
+        return attrgetter(*names)
+
+    def flat(node: Any) -> tuple[Any, ...]:
+        found: tuple[Any, ...] = ()
+        for name in names:
+            value = getattr(node, name)
+            found += value if name in many else (value,)
+        return found
+
+    return flat
+
+
 @dataclass_transform(kw_only_default=True, frozen_default=True, eq_default=False)
-class _NodeMeta(type):
-    """Makes slots and the table of fields from annotations, cheaper than a dataclass does."""
+class Node:
+    """A frozen, keyword-only node with identity equality.
 
-    fields: dict[str, str]
-    by_role: dict[str, tuple[str, ...]]
-    many: frozenset[str]  # the operands and regions that are tuples
-    defaults: dict[str, Any]
+    A subclass gives its fields as annotations. It is no dataclass, and has no class of classes:
+    programs are made, and asked what they are, all the time, and both are slower there.
+    """
 
-    def __new__(mcs, name: str, bases: tuple[type, ...], space: dict[str, Any]) -> _NodeMeta:
-        own = {k: v for k, v in space.get("__annotations__", {}).items() if "ClassVar" not in v}
-        defaults = {k: space.pop(k) for k in own if k in space}
-        space["__slots__"] = (*own, *space.pop("extra_slots", ()))
-        cls = super().__new__(mcs, name, bases, space)
-        inherited = [b for b in bases if isinstance(b, _NodeMeta)]
-        cls.fields = {k: v for b in inherited for k, v in b.fields.items()}
-        cls.fields |= {k: _ROLES.get(v, ATTRIBUTE) for k, v in own.items()}
+    fields: ClassVar[dict[str, str]] = {}
+    """The role of each field."""
+    by_role: ClassVar[dict[str, tuple[str, ...]]]
+    many: ClassVar[frozenset[str]] = frozenset()
+    """The operands and regions that are tuples."""
+    operands_of: ClassVar[Callable[[Any], tuple[Any, ...]]]
+    regions_of: ClassVar[Callable[[Any], tuple[Any, ...]]]
+    defaults: ClassVar[dict[str, Any]] = {}
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        own = {k: v for k, v in cls.__annotations__.items() if "ClassVar" not in v}
+        cls.fields = cls.fields | {k: _ROLES.get(v, ATTRIBUTE) for k, v in own.items()}
+        cls.defaults = cls.defaults | {k: vars(cls)[k] for k in own if k in vars(cls)}
         cls.by_role = {
             role: tuple(k for k, v in cls.fields.items() if v == role)
             for role in (OPERAND, REGION, ATTRIBUTE)
         }
-        tuples = {k for k, v in own.items() if v in _ROLES and v.startswith("tuple")}
-        cls.many = frozenset(tuples).union(*(b.many for b in inherited))
-        cls.defaults = {k: v for b in inherited for k, v in b.defaults.items()} | defaults
-        return cls
-
-
-class Node(metaclass=_NodeMeta):
-    """A frozen, slotted, keyword-only node with identity equality."""
+        cls.many |= {k for k, v in own.items() if v in _ROLES and v.startswith("tuple")}
+        cls.operands_of = staticmethod(_flat(cls.by_role[OPERAND], cls.many))
+        cls.regions_of = staticmethod(_flat(cls.by_role[REGION], cls.many))
 
     def __init__(self, **values: Any) -> None:
         cls = type(self)
@@ -86,9 +108,7 @@ class Node(metaclass=_NodeMeta):
         if given.keys() != cls.fields.keys():
             wrong = sorted(given.keys() ^ cls.fields.keys())
             raise AssertionError(f"{cls.__name__}: missing or unknown fields {', '.join(wrong)}")
-        put = object.__setattr__
-        for name, value in given.items():
-            put(self, name, value)
+        self.__dict__.update(given)
 
     def __setattr__(self, name: str, value: object) -> None:
         raise AssertionError(f"{type(self).__name__} is immutable: cannot set {name}")
@@ -105,12 +125,21 @@ class Block(Node):
     args: tuple[Value, ...] = ()
     ops: tuple[Op, ...] = ()
 
+    @cached_property
+    def walked(self) -> tuple[Op, ...]:
+        """What `walk` returns."""
+        found: list[Op] = []
+        for op in self.ops:
+            found.append(op)
+            for region in op.regions:
+                found += region.walked
+        return tuple(found)
+
 
 class Op(Node):
     """An operation. A subclass declares fields, `effect`, and its results' types."""
 
     span: Span
-    extra_slots = ("is_sound", "operands", "regions", "results")
     effect: ClassVar[str] = PURE
     # Whether regions use nothing that is made outside of them.
     isolated: ClassVar[bool] = False
@@ -127,19 +156,17 @@ class Op(Node):
         self._complete()
 
     def _complete(self) -> None:
-        put = object.__setattr__
-        put(self, "is_sound", False)
-        put(self, "operands", self._flat(OPERAND))
-        put(self, "regions", self._flat(REGION))
+        cls, own = type(self), self.__dict__
+        own["is_sound"] = False
+        own["operands"] = cls.operands_of(self)
+        own["regions"] = cls.regions_of(self)
         hint = self.result_hint()
-        put(self, "results", tuple([Value(t, hint) for t in self.result_types()]))
+        own["results"] = tuple([Value(t, hint) for t in self.result_types()])
 
     def remade(self, changes: dict[str, Any]) -> Self:
         """Return an operation with some fields changed, and new results with the old hints."""
         new = object.__new__(type(self))
-        put = object.__setattr__
-        for name in type(self).fields:
-            put(new, name, changes[name] if name in changes else getattr(self, name))
+        new.__dict__.update(self.__dict__, **changes)
         new._complete()
         for old, made in zip(self.results, new.results, strict=False):
             made.hint = old.hint
@@ -167,17 +194,6 @@ class Op(Node):
         """The only result."""
         (value,) = self.results
         return value
-
-    def _flat(self, role: str) -> tuple[Any, ...]:
-        names = type(self).by_role[role]
-        if not names:
-            return ()
-        many = type(self).many
-        found: tuple[Any, ...] = ()
-        for name in names:
-            value = getattr(self, name)
-            found += value if name in many else (value,)
-        return found
 
     @property
     def attributes(self) -> dict[str, Any]:
@@ -216,9 +232,6 @@ class Module(Node):
     approx_math: bool = False
 
 
-def walk(block: Block) -> Iterator[Op]:
-    """Yield every operation of a block and of the regions inside it, outer before inner."""
-    for op in block.ops:
-        yield op
-        for region in op.regions:
-            yield from walk(region)
+def walk(block: Block) -> tuple[Op, ...]:
+    """Return every operation of a block and of the regions inside it, outer before inner."""
+    return block.walked

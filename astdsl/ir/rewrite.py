@@ -104,7 +104,8 @@ def _rewrite(block: Block, find: Callable[[Op], Handler | None], values: Values)
 
     for op in block.ops:
         new = substitute(op, values)
-        new = map_regions(new, inside)
+        if op.regions:
+            new = map_regions(new, inside)
         handle = find(new)
         replacement = None if handle is None else handle(new, emit)
         if replacement is None:
@@ -118,8 +119,8 @@ def _rewrite(block: Block, find: Callable[[Op], Handler | None], values: Values)
 
 def with_ops(block: Block, ops: Sequence[Op]) -> Block:
     """Return the block with other operations, the same if each is the same."""
-    same = len(ops) == len(block.ops) and all(a is b for a, b in zip(ops, block.ops, strict=True))
-    return block if same else Block(args=block.args, ops=tuple(ops))
+    made = tuple(ops)
+    return block if made == block.ops else Block(args=block.args, ops=made)
 
 
 def replace_uses(block: Block, mapping: Mapping[Value, Value]) -> Block:

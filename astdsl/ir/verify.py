@@ -6,6 +6,8 @@ inside; every region ends in a `Yield` and has no other.
 
 from __future__ import annotations
 
+from collections import Counter
+
 from astdsl.ir.core import Block, Module, Op, Value
 from astdsl.ir.ops import Yield
 from astdsl.ir.printer import print_op
@@ -15,39 +17,43 @@ from astdsl.records import dataclass, field
 def verify(module: Module) -> None:
     """Raise an AssertionError that names the operation which is malformed, and how."""
     check = _Verifier()
-    params = tuple(p.value for p in module.params)
-    check.define(params, "a parameter")
-    assert module.body.args in ((), params), "the body's arguments are the parameters"
+    params = [p.value for p in module.params]
+    assert module.body.args in ((), tuple(params)), "the body's arguments are the parameters"
+    check.made += params
+    visible = set(params)
     for op in module.body.ops:
-        check.op(op)
+        check.op(op, visible)
         assert not isinstance(op, Yield), _complaint(op, "Yield outside of a region")
+    check.made_once()
 
 
 @dataclass(slots=True)
 class _Verifier:
-    """`made` holds every value so far, `visible` those that may be used, in order of making."""
+    """`made` holds every value so far."""
 
-    visible: dict[Value, None] = field(default_factory=dict)
-    made: set[Value] = field(default_factory=set)
+    made: list[Value] = field(default_factory=list)
 
-    def define(self, values: tuple[Value, ...], what: str) -> None:
-        for value in values:
-            if value in self.made:
-                raise AssertionError(f"{what} is a value that is made twice: {values}")
-            self.made.add(value)
-            self.visible[value] = None
-
-    def op(self, op: Op) -> None:
+    def op(self, op: Op, visible: set[Value]) -> None:
         """Check one operation and its regions, then make its results visible."""
-        for value in op.operands:
-            if value not in self.visible:
-                seen = "is used outside its block" if value in self.made else "is never made"
-                raise AssertionError(_complaint(op, f"operand {value} {seen}"))
+        if not visible.issuperset(op.operands):
+            raise AssertionError(_complaint(op, self._out_of_sight(op.operands, visible)))
         for region in op.regions:
-            self._region(op, region)
+            self._region(op, region, set() if op.isolated else visible.copy())
         if not op.is_sound:
             self._verify(op)
-        self.define(op.results, type(op).__name__)
+        self.made += op.results
+        visible.update(op.results)
+
+    def made_once(self) -> None:
+        """Check that no operation or region, or parameter, is there twice."""
+        if len(set(self.made)) < len(self.made):
+            twice = next(v for v, count in Counter(self.made).items() if count > 1)
+            raise AssertionError(f"{twice} is a value that is made twice")
+
+    def _out_of_sight(self, operands: tuple[Value, ...], visible: set[Value]) -> str:
+        value = next(v for v in operands if v not in visible)
+        seen = "is used outside its block" if value in self.made else "is never made"
+        return f"operand {value} {seen}"
 
     def _verify(self, op: Op) -> None:
         try:
@@ -56,21 +62,17 @@ class _Verifier:
             raise AssertionError(_complaint(op, str(error))) from error
         object.__setattr__(op, "is_sound", True)
 
-    def _region(self, owner: Op, region: Block) -> None:
-        outer, count = self.visible, len(self.visible)
-        if owner.isolated:
-            self.visible = {}
-        self.define(region.args, f"an argument in {type(owner).__name__}")
-        for index, op in enumerate(region.ops):
-            self.op(op)
-            is_last = index == len(region.ops) - 1
-            if isinstance(op, Yield) is not is_last:
-                raise AssertionError(_complaint(owner, "a region ends in its only Yield"))
+    def _region(self, owner: Op, region: Block, visible: set[Value]) -> None:
+        """Check a region, given what it may use of the values around it."""
+        self.made += region.args
+        visible.update(region.args)
+        for op in region.ops:
+            self.op(op, visible)
         if not region.ops:
             raise AssertionError(_complaint(owner, "a region is empty"))
-        self.visible = outer
-        while len(outer) > count:  # What the region made is seen inside it only.
-            outer.popitem()
+        *others, last = map(type, region.ops)
+        if Yield in others or last is not Yield:
+            raise AssertionError(_complaint(owner, "a region ends in its only Yield"))
 
 
 def _complaint(op: Op, why: str) -> str:
