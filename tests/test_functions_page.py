@@ -69,7 +69,7 @@ def page() -> str:
         parts.append(f"## {title}\n\n" + "\n".join([head, *map(line, rows)]) + "\n")
     parts.append(
         "Sums, products and `mean` are exact where every order of evaluation is; floats under 32\n"
-        "bits are summed in f32 and rounded once. Integers by 0 give 0 (`//`, `%`, `cdiv`); a\n"
+        "bits are summed in f32 and rounded once. Integers by 0 give 0 (`//`, `%`); a\n"
         "shift by the width or more, or by less than 0, gives 0 or the sign; the least integer\n"
         "over -1 is itself.\n"
     )

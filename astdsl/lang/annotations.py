@@ -79,6 +79,17 @@ class ArraySpec:
     optional: bool = False
     problem: BadSignature | None = None
 
+    def __repr__(self) -> str:
+        name: str = next(each.name for each in (In, Out, InOut) if each.role == self.role)
+        parts = [" | ".join(map(str, self.dtypes))] if self.dtypes else []
+        if self.dims is not None:
+            rest = [REST] if self.any_rank else []
+            parts.append(f'"{" ".join([*rest, *(dim.text for dim in self.dims)])}"')
+        if self.initial is not None:
+            parts.append(repr(self.initial))
+        text = f"{name}[{', '.join(parts)}]" if parts else name
+        return f"{text} | None" if self.optional else text
+
     def __or__(self, other: object) -> ArraySpec:
         if other is None:
             return replace(self, optional=True)

@@ -36,7 +36,7 @@ from astdsl.lang.elementwise import (
 )
 from astdsl.lang.ragged import choice_state, lost
 from astdsl.lang.symbolic import ANY_INDEX
-from astdsl.lang.tracing import emit, fault
+from astdsl.lang.tracing import emit, fault, trace
 from astdsl.lang.values import METHODS, Tile, as_operand, method
 
 OPERATORS = {
@@ -305,11 +305,15 @@ def fma(x: object, y: object, z: object) -> Tile:
 
 
 def cdiv(x: Any, y: Any) -> Any:
-    """Return `x / y` of integers, rounded up; by 0 it is 0. Composed.
+    """Return `x / y` of integers, rounded up. Composed.
 
     Of scalars it is `(x + y - 1) // y`, for y > 0. Of two Python integers it is a Python integer,
-    so extents made of it stay constants.
+    so extents made of it stay constants. By a 0 that only the running kernel knows it is 0.
+    Errors: TypeMismatch, also for a y of 0 that is known while tracing.
     """
+    if all_literal(y) and y == 0 and trace() is not None:
+        hint = "a block has at least one element: `max(b, 1)`"
+        raise fault(TypeMismatch, "`cdiv` divides by 0", help=hint)
     if all_literal(x, y):
         return -(-x // y)
     a, b = (as_operand(operand, "`cdiv`") for operand in (x, y))

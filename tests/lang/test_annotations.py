@@ -66,6 +66,23 @@ def test_a_dim_is_a_name_a_number_anything_or_an_expression() -> None:
     assert set(Dim("cdiv(M,bm)+G").names) == {"M", "bm", "G"}
 
 
+@pytest.mark.parametrize(
+    ("annotation", "text"),
+    [
+        (In, "In"),
+        (spec(In, f32), "In[f32]"),
+        (spec(In, f16 | bf16, "M 3 _ cdiv(K,32)"), 'In[f16 | bf16, "M 3 _ cdiv(K,32)"]'),
+        (spec(InOut, "... M"), 'InOut["... M"]'),
+        (spec(In, f32, ""), 'In[f32, ""]'),
+        (spec(Out, f32, "M N", 0), 'Out[f32, "M N", 0]'),
+        (spec(In, bool, "M") | None, 'In[bool, "M"] | None'),
+    ],
+    ids=lambda _: "",
+)
+def test_an_annotation_prints_as_it_is_written(annotation: Any, text: str) -> None:
+    assert repr(annotation) == text
+
+
 WRONG = [
     ("comma", In, (f32, "M,N"), "is no dim"),
     ("call", In, (f32, "f(M)"), "is no dim"),

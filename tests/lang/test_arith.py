@@ -297,6 +297,17 @@ def test_cdiv_of_python_integers_is_a_python_integer(x: int, y: int) -> None:
     assert (found - 1) * y < x <= found * y or found == x == 0
 
 
+@pytest.mark.parametrize("x", [5, None])
+def test_cdiv_by_a_known_0_is_refused_in_a_kernel(x: int | None) -> None:
+    with a_trace(TileType((), i32)) as (_, n), pytest.raises(TypeMismatch, match="divides by 0"):
+        astdsl.cdiv(n if x is None else x, 0)
+
+
+def test_cdiv_by_0_outside_of_kernels_is_pythons_error() -> None:
+    with pytest.raises(ZeroDivisionError):
+        astdsl.cdiv(5, 0)
+
+
 def test_python_numbers_stay_python_numbers() -> None:
     assert astdsl.minimum(3, 4) == 3
     assert astdsl.maximum(3, 4) == 4
