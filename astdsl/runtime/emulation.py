@@ -35,13 +35,23 @@ _said: ContextVar[Mapping[str, Any]] = ContextVar("said", default={})  # noqa: B
 
 
 def emulation() -> dict[str, Any]:
-    """Return every option of the emulator as it counts here, numbers as integers."""
+    """Return every option of the emulator as it counts here, numbers as integers.
+
+    Raises DeviceUnavailable for what the environment says and means nothing.
+    """
     said = _said.get()
-    found = {}
-    for name, (variable, words, _) in OPTIONS.items():
-        value = said.get(name) or os.environ.get(variable) or words[0]
-        found[name] = int(value) if str(value).isdecimal() else value
-    return found
+    return {name: _number(said[name] if name in said else _usual(name)) for name in OPTIONS}
+
+
+def _usual(name: str) -> Any:
+    variable, words, _ = OPTIONS[name]
+    value = _number(os.environ.get(variable) or words[0])
+    _require_known(name, value, f"the variable {variable}")
+    return value
+
+
+def _number(value: Any) -> Any:
+    return int(value) if str(value).isdecimal() else value
 
 
 @contextmanager
@@ -68,13 +78,17 @@ def check_options(device: str, options: Mapping[str, Any]) -> None:
                 + (f", which the device `{device}` does not have" if device else ""),
                 help=f'name the device: `"emulator", {name}={value!r}`',
             )
-        _, words, takes_seeds = OPTIONS[name]
-        if value not in words and not (takes_seeds and _is_seed(value)):
-            told = ", ".join(f'"{word}"' for word in words)
-            raise DeviceUnavailable(
-                f"`{name}` of the emulator is {value!r}",
-                help=f"write one of {told}" + (", or an integer seed" if takes_seeds else ""),
-            )
+        _require_known(name, value, f"`{name}` of the emulator")
+
+
+def _require_known(name: str, value: Any, what: str) -> None:
+    _, words, takes_seeds = OPTIONS[name]
+    if value not in words and not (takes_seeds and _is_seed(value)):
+        told = ", ".join(f'"{word}"' for word in words)
+        raise DeviceUnavailable(
+            f"{what} is {value!r}",
+            help=f"write one of {told}" + (", or an integer seed" if takes_seeds else ""),
+        )
 
 
 def _is_seed(value: Any) -> bool:

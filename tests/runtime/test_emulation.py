@@ -11,7 +11,7 @@ import pytest
 import astdsl.emulator.device
 from astdsl import In, Out, device, f8e4m3, f32, kernel, pipeline, tile
 from astdsl.errors import DeviceUnavailable
-from astdsl.runtime.emulation import emulation
+from astdsl.runtime.emulation import OPTIONS, emulation
 
 
 @kernel
@@ -45,6 +45,22 @@ def test_what_is_said_nearest_to_the_call_counts(monkeypatch: pytest.MonkeyPatch
         assert emulation() == {"completion": "late", "order": 3, "fp8_accumulate": "exact"}
         with device("emulator", completion="early"):
             assert emulation() == {"completion": "early", "order": 3, "fp8_accumulate": "exact"}
+
+
+def test_a_seed_of_0_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ASTDSL_ORDER", "0")
+    with device("emulator", completion=0):
+        assert emulation() == {"completion": 0, "order": 0, "fp8_accumulate": "exact"}
+
+
+@pytest.mark.parametrize("option", OPTIONS)
+def test_what_the_environment_says_and_means_nothing_is_refused(
+    option: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    variable = OPTIONS[option][0]
+    monkeypatch.setenv(variable, "soon")
+    with pytest.raises(DeviceUnavailable, match=f"the variable {variable} is 'soon'"):
+        emulation()
 
 
 def test_a_placed_kernel_passes_its_options_to_every_run(
