@@ -66,7 +66,7 @@ class Binary:
     """A row: the operation, how it is written, the kinds that it takes, and what it does to facts.
 
     `state` says what elements outside hold; `form` gives that of integer scalars, None where it is
-    no polynomial; `bounds` enclose integers; `floats` makes integers f32 first.
+    no polynomial, or too long a one; `bounds` enclose integers; `floats` makes integers f32 first.
     """
 
     op: type[Op]
@@ -375,7 +375,8 @@ def binary(row: Binary, x: object, y: object) -> Tile:
     is_integer = value.tile.dtype.is_integer
     form = None
     if row.bounds and is_integer and not shape:
-        form = _form(row, form_of(a), form_of(b), value)
+        forms = form_of(a), form_of(b)
+        form = _form(row, *forms) or _unknown(row, *forms, value)
     return Tile(
         value,
         weak=weak and value.tile.dtype is not boolean,
@@ -389,27 +390,36 @@ def binary(row: Binary, x: object, y: object) -> Tile:
 def _index(row: Binary, a: Operand, b: Operand) -> Tile:
     """Trace index arithmetic: what the kernel has computed already is used again."""
     x, y = form_of(a), form_of(b)
-    form = row.form(x, y) if row.form else None
+    form = _form(row, x, y)
     if form is not None and form.constant is not None:
         return weak_integer(index_constant(form.constant), form)
 
     def make() -> Tile:
         left, right = convert(a, i64), convert(b, i64)
         value = emit(row.op, x=left, y=right).result
-        return weak_integer(value, _form(row, x, y, value))
+        return weak_integer(value, _unknown(row, x, y, value) if form is None else form)
 
     return known_index((row.symbol, x, y) if form is None else form, make)
 
 
-def _form(row: Binary, x: Form, y: Form, value: Value) -> Form:
-    """Return the form of a result; what is no polynomial is one unknown, wherever it is made."""
-    form = row.form(x, y) if row.form else None
-    if form is not None:
-        return form
+def _form(row: Binary, x: Form, y: Form) -> Form | None:
+    """Return the form of a result, None where it is no polynomial, or one that is not kept."""
+    return row.form(x, y) if row.form else None
+
+
+def _unknown(row: Binary, x: Form, y: Form, value: Value) -> Form:
+    """Return the form of a result that is an unknown, the same one wherever it is made.
+
+    What may wrap is another unknown than what does not, and anything that its dtype holds.
+    """
     assert row.bounds, f"{row.symbol} encloses its results"
-    bounds = row.bounds(x.bounds, y.bounds)
+    dtype = value.tile.dtype
+    key: tuple[object, ...] = (row.symbol, x, y)
+    bounds, held = row.bounds(x.bounds, y.bounds), integer_bounds(dtype)
+    if not _encloses(held, bounds):
+        key, bounds = (*key, dtype), held
     dims = None if x.dims is None or y.dims is None else x.dims | y.dims
-    atom = atom_of((row.symbol, x, y), lambda number: Atom(number, value, bounds, dims))
+    atom = atom_of(key, lambda number: Atom(number, value, bounds, dims))
     if value not in atom.values:
         atom.values.append(value)
     return Form.unknown(atom)

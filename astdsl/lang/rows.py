@@ -17,7 +17,14 @@ from astdsl.lang.ragged import (
     quotient_state,
     sum_state,
 )
-from astdsl.lang.symbolic import ANY_INDEX, Bounds, Form, multiply_bounds
+from astdsl.lang.symbolic import (
+    ANY_INDEX,
+    MOST_FACTORS,
+    MOST_TERMS,
+    Bounds,
+    Form,
+    multiply_bounds,
+)
 
 BITS = (BOOL, INT, UINT)
 
@@ -51,6 +58,24 @@ def _maximum_bounds(x: Bounds, y: Bounds) -> Bounds:
     return (max(x[0], y[0]), max(x[1], y[1]))
 
 
+def _sum_form(x: Form, y: Form) -> Form | None:
+    return _unless_long(x + y)
+
+
+def _difference_form(x: Form, y: Form) -> Form | None:
+    return _unless_long(x - y)
+
+
+def _unless_long(form: Form) -> Form | None:
+    return form if len(form.terms) <= MOST_TERMS else None
+
+
+def _product_form(x: Form, y: Form) -> Form | None:
+    if len(x.terms) * len(y.terms) > MOST_TERMS or x.degree + y.degree > MOST_FACTORS:
+        return None
+    return x * y
+
+
 def _quotient_form(x: Form, y: Form) -> Form | None:
     """Divide where every coefficient is divisible: the quotient is then exact."""
     divisor = y.constant
@@ -63,21 +88,21 @@ ADD = Binary(
     ops.Add,
     "`+`",
     state=sum_state,
-    form=Form.__add__,
+    form=_sum_form,
     bounds=_sum_bounds,
 )
 SUBTRACT = Binary(
     ops.Subtract,
     "`-`",
     state=difference_state,
-    form=Form.__sub__,
+    form=_difference_form,
     bounds=_difference_bounds,
 )
 MULTIPLY = Binary(
     ops.Multiply,
     "`*`",
     state=product_state,
-    form=Form.__mul__,
+    form=_product_form,
     bounds=multiply_bounds,
 )
 DIVIDE = Binary(ops.Divide, "`/`", state=quotient_state, floats=True)
