@@ -27,7 +27,7 @@ class Operation:
     must stay in order with, None = free. `issue` says what was issued by whom, for reports.
     `signals` = it completes a barrier, at one of `offsets` of shared memory; none = it is
     not known which. `blocks` are the blocks that must not end before the operation has happened,
-    None = any may.
+    and somebody has waited for it if it is held; None = any may.
     """
 
     perform: Callable[[], None]
@@ -50,6 +50,8 @@ class Asynchronous:
     def __init__(self, completion: Completion) -> None:
         self.completion = completion
         self.pending: list[Operation] = []
+        # Those that belong to groups, until they have been waited for.
+        self.held: list[Operation] = []
         seed = completion if isinstance(completion, int) else 0
         self._random = random.Random(seed)  # noqa: S311 - schedules, not secrets
 
@@ -59,6 +61,11 @@ class Asynchronous:
         if self.completion == "early":
             self.complete(operation)
         return operation
+
+    def hold(self, operation: Operation) -> Operation:
+        """Queue an operation that somebody must wait for, which it is `held` for."""
+        self.held.append(operation)
+        return self.issue(operation)
 
     def complete(self, operation: Operation) -> None:
         """Make an operation happen, after those that it must follow; done ones are left alone."""

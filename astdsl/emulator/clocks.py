@@ -19,6 +19,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast
 import numpy as np
 
 from astdsl.emulator.issues import Issue
+from astdsl.emulator.lanes import WARP_THREADS, WARPGROUP_WARPS
+from astdsl.emulator.meetings import Meetings
 
 if TYPE_CHECKING:
     from astdsl.emulator.lanes import Lanes
@@ -28,7 +30,6 @@ if TYPE_CHECKING:
 __all__ = [
     "BY_MBARRIER",
     "SCOPES",
-    "WARPGROUP_THREADS",
     "BlockClocks",
     "Channel",
     "Clocks",
@@ -38,9 +39,6 @@ __all__ = [
 ]
 
 _ALWAYS = 1 << 30
-# Of a warpgroup.
-_WARPS = 4
-WARPGROUP_THREADS = 32 * _WARPS
 # The async proxy among the actors, from the end: what an mbarrier tells of it, and before that what
 # each warpgroup waits for in groups of its own.
 BY_MBARRIER = -1
@@ -79,10 +77,10 @@ class Clocks:
         n_ended: int = 0,
     ) -> None:
         self._m = m
-        self.n_warps = -(-m.n_threads // 32) if n_warps is None else n_warps
+        self.n_warps = -(-m.n_threads // WARP_THREADS) if n_warps is None else n_warps
         self.reach = reach = m.launch.cluster_size if reach is None else reach
         self._start = start
-        self.n_async = 1 + -(-self.n_warps // _WARPS)
+        self.n_async = 1 + -(-self.n_warps // WARPGROUP_WARPS)
         # The first of the groups of blocks that have ended, among the actors.
         self.first_ended = reach * self.n_warps
         self.n_actors = self.first_ended + n_ended + self.n_async
@@ -96,6 +94,7 @@ class Clocks:
         rows, own = np.arange(m.n_blocks)[:, None], np.arange(self.n_warps)
         self.known[rows, own, self.actors(rows, own)] = _ALWAYS
         self.places: list[int | Issue] = [0]
+        self.meetings = Meetings(m, self)
 
     @property
     def now(self) -> int:
@@ -121,7 +120,11 @@ class Clocks:
 
     def warps(self, lanes: Lanes) -> tuple[Array, Array]:
         """Return the block and the warp in it of every lane."""
-        return self._m.block_of[lanes.sel], self._m.thread_of[lanes.sel] >> 5
+        return self.warps_of(self._m.block_of[lanes.sel], self._m.thread_of[lanes.sel])
+
+    def warps_of(self, rows: Array, threads: Array) -> tuple[Array, Array]:
+        """Return the block and the warp in it of threads of the blocks `rows`."""
+        return rows, threads >> 5
 
     def actors(self, rows: Array, warps: Array) -> Array:
         """Return the numbers of warps of blocks among the actors of their clusters."""
@@ -151,7 +154,7 @@ class Clocks:
         """
         known = self.known
         if lanes.contiguous:
-            span, width = cast(slice, lanes.sel), 32 * len(known)
+            span, width = cast(slice, lanes.sel), WARP_THREADS * len(known)
             known = known[:, span.start // width : (span.stop - 1) // width + 1]
         by_actor: Array = known[..., -self.n_async :].min(axis=(0, 1))
         return int(known[..., : -self.n_async].min()), by_actor
@@ -182,7 +185,7 @@ class Clocks:
             each: Array = self.known[self.warps(lanes)]
             return each
         if lanes.contiguous:
-            span, width = cast(slice, lanes.sel), 32 * n_blocks
+            span, width = cast(slice, lanes.sel), WARP_THREADS * n_blocks
             first, last = span.start // width, (span.stop - 1) // width
             if first == last and lanes.n == n_blocks:
                 one: Array = self.known[rows, first]
@@ -192,6 +195,10 @@ class Clocks:
                 return whole[rows]
         known: Array = np.where(self.mask(lanes)[:, :, None], self.known, _ALWAYS).min(axis=1)
         return known[rows]
+
+    def untold(self, lanes: Lanes) -> Array:
+        """Return up to when lanes that signal tell of the past of their warps, [blocks, warps]."""
+        return self.meetings.untold(lanes)
 
     def past(self, who: Who, own: Array | None = None) -> Array:
         """Return what warps know and did, up to now, or up to times given for all warps."""
@@ -206,7 +213,7 @@ class Clocks:
         for width in range(scope + 1):
             if width in self._seen:
                 self.known[who] = np.maximum(self.known[who], self._seen[width][who])
-        past = self.past(who)
+        past = self.past(who, self.untold(lanes))
         for width in range(scope + 1):
             self._released.setdefault(width, np.zeros_like(self.known))[who] = past
 
@@ -241,7 +248,7 @@ class Clocks:
     def know_async(self, lanes: Lanes) -> None:
         """Let warps know what their warpgroups' groups have done so far: they waited for one."""
         rows, warps = self.warps(lanes)
-        self.known[rows, warps, by_group(warps // _WARPS)] = self.now
+        self.known[rows, warps, by_group(warps // WARPGROUP_WARPS)] = self.now
 
 
 class BlockClocks(Clocks):
@@ -250,10 +257,13 @@ class BlockClocks(Clocks):
     def __init__(self, m: Machine, *, start: int = 0, n_ended: int = 0) -> None:
         super().__init__(m, reach=m.n_blocks, n_warps=1, start=start, n_ended=n_ended)
 
-    def warps(self, lanes: Lanes) -> tuple[Array, Array]:
-        """Return the block of every lane, and its one actor."""
-        blocks = self._m.block_of[lanes.sel]
-        return blocks, np.zeros_like(blocks)
+    def warps_of(self, rows: Array, threads: Array) -> tuple[Array, Array]:
+        """Return the blocks, and their one actor."""
+        return rows, np.zeros_like(rows)
+
+    def untold(self, lanes: Lanes) -> Array:
+        """Return the present time: whichever of its lanes signals, a block's past is told."""
+        return np.full(self.known.shape[:2], self.now, np.int32)
 
 
 class Channel:

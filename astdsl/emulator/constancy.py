@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from astdsl.emulator.convergence import WARP_THREADS
+from astdsl.emulator.lanes import WARP_THREADS
 
 if TYPE_CHECKING:
     from astdsl.emulator.global_memory import Allocation

@@ -6,29 +6,27 @@ that come early wait for the others.  Source: PTX ISA 9.7.15.5, ".sync", ".align
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
 from astdsl.emulator import lanes as lane_sets
-from astdsl.emulator.lanes import Lanes
+from astdsl.emulator.lanes import WARP_THREADS, WARPGROUP_THREADS, Lanes
 from astdsl.emulator.machine import Condition
 from astdsl.emulator.scalars import all_of, any_of
 
 if TYPE_CHECKING:
+    from astdsl.emulator.isa import Control
     from astdsl.emulator.machine import Machine
     from astdsl.emulator.registers import Place
     from astdsl.emulator.scalars import Array, BoolArray
 
 __all__ = [
-    "WARPGROUP_THREADS", "Gathering", "Warpgroup", "first_threads", "is_whole",
-    "require_converged", "warpgroups", "warps_of",
+    "Gathering", "Warpgroup", "first_threads", "is_whole", "require_converged", "together",
+    "warpgroups", "warps_of",
 ]  # fmt: skip
-
-WARPGROUP_THREADS = 128
-WARP_THREADS = 32
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -58,10 +56,14 @@ def warpgroups(m: Machine, lanes: Lanes) -> list[Warpgroup]:
 
 
 class Gathering:
-    """Lets `width` neighbouring threads go on only together; made once for each instruction."""
+    """Lets `width` neighbouring threads go on only together; made once for each instruction.
 
-    def __init__(self, width: int) -> None:
+    With `of_live` those that have ended, or that the block has not, need not be there.
+    """
+
+    def __init__(self, width: int, *, of_live: bool = False) -> None:
         self._width = width
+        self._of_live = of_live
         self._wait = Condition(self._ready, self._describe, again=True)
 
     def complete(self, m: Machine, lanes: Lanes) -> Lanes:
@@ -79,12 +81,27 @@ class Gathering:
     def _ready(self, m: Machine, lanes: Lanes) -> BoolArray:
         if is_whole(m, lanes, self._width):
             return np.ones(lanes.n, np.bool_)
-        key = m.thread_of[lanes.sel] // self._width * m.n_blocks + m.block_of[lanes.sel]
-        ready: BoolArray = np.bincount(key)[key] == self._width
+        every = m.thread_of // self._width * m.n_blocks + m.block_of
+        key = every[lanes.sel]
+        wanted = np.bincount(every, m.live) if self._of_live else np.full(len(every), self._width)
+        ready: BoolArray = np.bincount(key)[key] == wanted[key]
         return ready
 
     def _describe(self, m: Machine, lanes: Lanes) -> str:
         return f"waits for the others of its {self._width} threads to execute this instruction too"
+
+
+def together(body: Callable[[Machine, Lanes], None], gathering: Gathering | None = None) -> Control:
+    """Return a step that runs `body` on whole warps, or what else is gathered (`.aligned`)."""
+    gathering = gathering or Gathering(WARP_THREADS, of_live=True)
+
+    def execute(m: Machine, lanes: Lanes) -> Lanes:
+        whole = gathering.complete(m, lanes)
+        if whole.n:
+            body(m, whole)
+        return whole
+
+    return execute
 
 
 def require_converged(m: Machine, lanes: Lanes) -> None:

@@ -14,17 +14,18 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from astdsl.emulator.asynchronous import Operation
-from astdsl.emulator.clocks import WARPGROUP_THREADS, by_group
-from astdsl.emulator.guard import CHUNK_BYTES, Index, chunk_index, define
+from astdsl.emulator.clocks import by_group
+from astdsl.emulator.global_proxies import Past, Written
+from astdsl.emulator.guard import define
 from astdsl.emulator.issues import Issue
-from astdsl.emulator.lanes import Lanes
+from astdsl.emulator.lanes import WARPGROUP_THREADS, Lanes
 from astdsl.emulator.mbarriers import BarrierMisuse, mbarriers_of
 from astdsl.emulator.native import copies as native
+from astdsl.emulator.occupancy import CHUNK_BYTES, Index, chunk_index
 from astdsl.emulator.scalars import UNSIGNED, all_of, any_of
 
 if TYPE_CHECKING:
     from astdsl.emulator.global_memory import Allocation
-    from astdsl.emulator.global_proxies import Past
     from astdsl.emulator.machine import Machine
     from astdsl.emulator.scalars import Array, BoolArray
 
@@ -101,6 +102,7 @@ class Transfer:
     element_bytes: int = 1
     pc: int = field(init=False)
     past: Past | None = field(init=False, default=None)
+    written: Written | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
         self.pc = self.m.pc
@@ -115,15 +117,18 @@ class Transfer:
         issue = Issue.of(self.m, self.what, self.lanes, self.rows, self.starts)
         return Operation(perform, issue, blocks=self.rows)
 
-    def has_read(self, operation: Operation) -> None:
-        """End the operation's reads, each of which the group of its lane's warpgroup tells of."""
+    def release(self, operation: Operation, mine: BoolArray, rest: BoolArray) -> None:
+        """End the operation's reads for some of its lanes, which leaves the rest of them.
+
+        The group of a lane's warpgroup tells of each.
+        """
         guard = self.m.guard
         if guard is None:
             return
-        guard.end(operation, None)
+        guard.end_some(operation, self.chunks(rest) if any_of(rest) else None)
         groups = self.m.thread_of[self.lanes.index] // WARPGROUP_THREADS
-        for group in np.unique(groups).tolist():
-            index = self.chunks(groups == group)
+        for group in np.unique(groups[mine]).tolist():
+            index = self.chunks(mine & (groups == group))
             guard.races.done(index, operation.issue, writes=False, by=by_group(group))
 
     def chunks(self, boxes: Any = slice(None)) -> Index:
@@ -402,7 +407,8 @@ class BulkStore:
     """A copy or reduction from shared to global memory, which completes in two steps.
 
     First the source has been read (`wait_group.read` waits for that), then global memory has been
-    written.  `done` is the second; `write` takes the values read.
+    written; `write` takes the values read. Each of its lanes may use the source again, or what is
+    written, once it has waited, whenever that happens.
     """
 
     def __init__(self, transfer: Transfer, write: Callable[[Array], None]) -> None:
@@ -410,32 +416,47 @@ class BulkStore:
         self._write = write
         self._values: Array | None = None
         self.operation = transfer.operation(self._perform)
+        # Which lanes have not waited for the reads; when they have waited for the writes.
+        self._reading = np.ones(len(transfer.rows), np.bool_)
+        self.written = Written(transfer.lanes.index)
         m = transfer.m
         if m.guard is not None:
             m.guard.begin_read(self.operation, transfer.lanes, transfer.chunks())
         if m.memory.globals.races is not None:
             transfer.past = m.memory.globals.races.proxies.past()
+            transfer.written = self.written
 
     @property
-    def done(self) -> bool:
-        """Return whether global memory has been written."""
-        return self.operation.done
+    def is_over(self) -> bool:
+        """Return whether every lane has waited for what it writes."""
+        return self.written.is_awaited
 
-    @property
-    def has_read(self) -> bool:
-        """Return whether the source may be overwritten."""
-        return self._values is not None
+    def wait(self, mine: BoolArray, *, reads: bool) -> None:
+        """Let some of the lanes wait for the operation, or with `reads` for its reads."""
+        m = self._transfer.m
+        if reads:
+            self._read()
+        else:
+            m.asynchronous.complete(self.operation)
+        new = mine & self._reading
+        if any_of(new):
+            self._reading &= ~new
+            self._transfer.release(self.operation, new, self._reading)
+            # These blocks may end now: only global memory is still to be written.
+            self.operation.blocks = self._transfer.rows[self._reading]
+            if not any_of(self._reading):
+                m.asynchronous.held.remove(self.operation)
+        if not reads:
+            races = m.memory.globals.races
+            self.written.await_by(mine, 0 if races is None else races.proxies.tick())
 
-    def read(self) -> None:
+    def _read(self) -> None:
         """Read the source, if that has not happened."""
         if self._values is None:
             self._values = self._transfer.read_shared()
-            # The block may end now: only global memory is still to be written.
-            self.operation.blocks = None
-            self._transfer.has_read(self.operation)
 
     def _perform(self) -> None:
-        self.read()
+        self._read()
         if self._values is None:
             raise AssertionError("a store without values")
         self._write(self._values)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from astdsl.emulator.faults import DeviceFault
+from astdsl.emulator.lanes import WARP_THREADS
 from astdsl.emulator.memory import SPACE_OF_WINDOW, WINDOW_SHIFT, WINDOWS
 
 if TYPE_CHECKING:
@@ -25,7 +26,6 @@ Describe = Callable[["Machine", "Lanes"], str]
 # The same of a barrier's block, its offset, and the phase that is asked for.
 DescribeBarrier = Callable[["Machine", int, int, int], str]
 MAX_LINES = 12
-_WARP = 32
 
 
 class Polls:
@@ -154,7 +154,7 @@ def _asking(m: Machine, group: Group) -> list[_Waits]:
 def _by_warps(m: Machine, group: Group, lanes: Lanes, describe: Describe) -> list[_Waits]:
     """Tell the warps of a group apart by what they wait for; the first lane of each speaks."""
     index = lanes.index
-    blocks, warps = m.block_of[index], m.thread_of[index] // _WARP
+    blocks, warps = m.block_of[index], m.thread_of[index] // WARP_THREADS
     keys, counts = np.unique(np.stack([blocks, warps]), axis=1, return_counts=True)
     # One more than lines have room for, so that it is known that others wait.
     last = np.unique(keys[0])[: MAX_LINES + 1][-1]
@@ -176,8 +176,10 @@ def _lines(m: Machine, waits: list[_Waits], n_blocks: int) -> list[str]:
     lines: list[str] = []
     for block in sorted({wait.block for wait in waits}):
         some = [_line(m, wait) for wait in waits if wait.block == block]
-        left = {int(thread) // _WARP for thread in np.flatnonzero(m.live[block :: m.n_blocks])}
-        ended = [warp for warp in range(-(-m.n_threads // _WARP)) if warp not in left]
+        left = {
+            int(thread) // WARP_THREADS for thread in np.flatnonzero(m.live[block :: m.n_blocks])
+        }
+        ended = [warp for warp in range(-(-m.n_threads // WARP_THREADS)) if warp not in left]
         if ended:
             some.append(f"  {_warps_text(ended)} of block {m.block_index(block)}: ended")
         if lines and len(lines) + len(some) > MAX_LINES:

@@ -17,7 +17,7 @@ from astdsl.emulator.scalars import UNSIGNED
 if TYPE_CHECKING:
     from astdsl.emulator.copies import Transfer
     from astdsl.emulator.global_memory import Allocation
-    from astdsl.emulator.global_proxies import Past
+    from astdsl.emulator.global_proxies import Past, Written
     from astdsl.emulator.machine import Machine
     from astdsl.emulator.scalars import Array, BoolArray
 
@@ -39,8 +39,8 @@ class Read(NamedTuple):
 class Access:
     """Accesses of `width` bytes at addresses [n], by the lanes number `lanes` of `m`.
 
-    `who` are their makers as stamps have them. Of a copy, `what` it is, and what was so (`past`)
-    when it was issued.
+    `who` are their makers as stamps have them. Of a copy, `what` it is, what was so (`past`) when
+    it was issued, and who waits for what it has `written`.
     """
 
     m: Machine
@@ -54,6 +54,7 @@ class Access:
     values: Array | None = None
     what: str = ""
     past: Past | None = None
+    written: Written | None = None
 
     def changes(self) -> BoolArray:
         """Say which of the lanes store something else than is there; all, of what combines."""
@@ -72,6 +73,7 @@ class Access:
         return Access(
             self.m, self.allocation, self.addresses[mask], self.width, self.lanes[mask],
             self.who[mask], self.strong, self.writes, values, self.what, self.past,
+            self.written,
         )  # fmt: skip
 
 
@@ -91,7 +93,7 @@ def of_copy(transfer: Transfer, makers: Array, past: Past) -> Iterator[Access]:
         by = lanes[chosen].reshape(-1)
         yield Access(
             transfer.m, allocation, places, transfer.unit_bytes, by, makers[by],
-            what=transfer.what, past=past,
+            what=transfer.what, past=past, written=transfer.written,
         )  # fmt: skip
 
 

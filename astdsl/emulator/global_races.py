@@ -22,6 +22,7 @@ from astdsl.emulator.ended_blocks import EndedBlocks
 from astdsl.emulator.global_accesses import Access, Read, elements, of_copy
 from astdsl.emulator.global_proxies import GlobalProxies, Past
 from astdsl.emulator.issues import Issue
+from astdsl.emulator.lanes import Lanes
 from astdsl.emulator.ledger import Ledger
 from astdsl.emulator.stamps import (
     BLOCK_SHIFT,
@@ -38,7 +39,6 @@ from astdsl.emulator.stamps import (
 if TYPE_CHECKING:
     from astdsl.emulator.copies import Transfer
     from astdsl.emulator.global_memory import Allocation
-    from astdsl.emulator.lanes import Lanes
     from astdsl.emulator.machine import Machine
     from astdsl.emulator.scalars import Array, BoolArray
 
@@ -200,6 +200,7 @@ class GlobalRaces:
         if low in self._lost or (access.past is not None and not self._alone):
             return
         made = access.who | self._tick() << TIME_SHIFT
+        self._meet_later(access)
         read = Read(access.addresses, access.width, made, access.strong)
         if any((low, strong) in self._stamps for strong in (False, True)):
             self._note_read(access.allocation, read)
@@ -283,12 +284,12 @@ class GlobalRaces:
         bad = np.zeros(found.shape, np.bool_)
         times = (found >> TIME_SHIFT) - self._zero
         if written_by_copy:
-            rows = block_of(found) - self._epochs[-1].first_block
-            awaited = self.proxies.awaited if past is None else past.awaited
-            bad = by_copy & (rows >= 0) & (times > awaited[np.maximum(rows, 0), warp_of(found)])
+            for time, lanes in self.proxies.unawaited(times[by_copy], past):
+                bad |= by_copy & (times == time) & np.isin(found & _MAKER, self._who[lanes])
         if past is not None:
-            # Others than who issued both are ordered after the wait for what they wrote.
-            bad &= ((found ^ access.who[:, None]) & _MAKER) == 0
+            if bad.any():
+                late = self._unordered(access, found, kind)
+                bad &= True if late is None else ~late
             bad |= (times > past.time) & ~(by_copy & (kind == WRITTEN))
         return bad
 
@@ -339,6 +340,11 @@ class GlobalRaces:
     def _tick(self) -> int:
         return self._zero + self.clocks.tick()
 
+    def _meet_later(self, access: Access) -> None:
+        """Note that lanes have accessed memory themselves, which another lane may not tell of."""
+        if access.past is None:
+            self.clocks.meetings.access(Lanes.listed(access.lanes))
+
     def _keep(self, low: int, read: Read) -> None:
         """Keep a read of what nothing has written yet; it may be that nothing ever does."""
         kept = self._log.setdefault(low, deque())
@@ -357,7 +363,11 @@ class GlobalRaces:
         stamps = self._of(access.allocation, access.strong, access.width)
         if stamps is None:
             return
-        made = access.who | self._tick() << TIME_SHIFT
+        time = self._tick()
+        made = access.who | time << TIME_SHIFT
+        self._meet_later(access)
+        if access.written is not None:
+            self.proxies.write(time - self._zero, access.written)
         at = stamps.places(access.addresses, access.width)
         won = stamps.note_write(at, made)
         if not access.strong:

@@ -1,7 +1,8 @@
 """Groups of asynchronous operations: what `commit_group` closes and `wait_group N` waits for.
 
-Invariant: an operation belongs, for each owner (a thread for bulk copies, a warpgroup for wgmma),
-to the group that the owner's next commit closes; groups are numbered by their owner's commits.
+Invariant: an operation belongs, for each owner (a thread for bulk copies, a warp for wgmma), to the
+group that the owner's next commit closes; groups are numbered by their owner's commits. It may be
+done long before its owners have waited for it, and is known until all of them have.
 Source: PTX ISA 9.7.9.25.1 "bulk async-group", 9.7.15.3 "wgmma-group".
 """
 
@@ -21,12 +22,13 @@ Index = NDArray[np.int64]
 _OPEN = -1
 
 
-class _Finishes(Protocol):
+class _Awaited(Protocol):
     @property
-    def done(self) -> bool: ...
+    def is_over(self) -> bool:
+        """Return whether all of its owners have waited for it."""
 
 
-T = TypeVar("T", bound=_Finishes)
+T = TypeVar("T", bound=_Awaited)
 
 
 @dataclass(slots=True)
@@ -57,25 +59,26 @@ class GroupLedger(Generic[T]):
             entry.numbers[mine] = self._commits[entry.owners[mine]]
         self._commits[owners] += 1
 
-    def due(self, owners: Index, keep: int) -> list[T]:
-        """Return the operations, oldest first, outside of the `keep` youngest groups."""
+    def due(self, owners: Index, keep: int) -> list[tuple[T, NDArray[np.bool_]]]:
+        """Return the operations, oldest first, outside of the `keep` youngest groups.
+
+        With each of them, for which of its owners that is so.
+        """
         entries = self._pending()
         if not entries:
             return []
         chosen = self._chosen(owners)
-        return [e.operation for e in entries if self._is_due(e, chosen, keep)]
+        found = [(e.operation, self._is_due(e, chosen, keep)) for e in entries]
+        return [(operation, mine) for operation, mine in found if any_of(mine)]
 
     def has_issued(self, owners: Index) -> NDArray[np.bool_]:
         """Say which owners have ever issued an operation: others wait for nothing."""
         return self._issuers[owners]
 
-    def open_operations(self) -> list[T]:
-        """Return the operations that some owner has not committed."""
-        return [e.operation for e in self._pending() if any_of(e.numbers == _OPEN)]
-
-    def _is_due(self, entry: _Entry[T], chosen: NDArray[np.bool_], keep: int) -> bool:
+    def _is_due(self, entry: _Entry[T], chosen: NDArray[np.bool_], keep: int) -> NDArray[np.bool_]:
         age = self._commits[entry.owners] - 1 - entry.numbers
-        return any_of(chosen[entry.owners] & (entry.numbers != _OPEN) & (age >= keep))
+        due: NDArray[np.bool_] = chosen[entry.owners] & (entry.numbers != _OPEN) & (age >= keep)
+        return due
 
     def _chosen(self, owners: Index) -> NDArray[np.bool_]:
         chosen = np.zeros(len(self._commits), np.bool_)
@@ -83,6 +86,6 @@ class GroupLedger(Generic[T]):
         return chosen
 
     def _pending(self) -> list[_Entry[T]]:
-        """Drop finished operations and return the rest."""
-        self._entries = [entry for entry in self._entries if not entry.operation.done]
+        """Drop what all owners have waited for and return the rest."""
+        self._entries = [entry for entry in self._entries if not entry.operation.is_over]
         return self._entries

@@ -8,8 +8,7 @@ count as ordered.  Source: PTX ISA 8.6 "Proxies", 9.7.13.4 "fence.proxy".
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -19,56 +18,29 @@ from astdsl.emulator.clocks import BY_MBARRIER, Clocks
 from astdsl.emulator.farewells import Farewells
 from astdsl.emulator.ledger import Ledger, Strength, word_keys
 from astdsl.emulator.mbarriers import BARRIER_BYTES, mbarriers_of
+from astdsl.emulator.occupancy import CHUNK_BYTES, CHUNK_SHIFT, Index, Occupancy
 from astdsl.emulator.overtaken import Overtaken
 from astdsl.emulator.races import SharedRaces
 from astdsl.emulator.unacquired import Unacquired
 
 if TYPE_CHECKING:
     from astdsl.emulator.asynchronous import Operation
-    from astdsl.emulator.faults import DeviceFault
+    from astdsl.emulator.issues import Issue
     from astdsl.emulator.lanes import Lanes
     from astdsl.emulator.machine import Machine
     from astdsl.emulator.row_memory import RowMemory
-    from astdsl.emulator.scalars import Array, BoolArray
+    from astdsl.emulator.scalars import Array
 
-__all__ = ["CHUNK_BYTES", "Index", "SharedGuard", "chunk_index", "define"]
+__all__ = ["SharedGuard", "define"]
 
-CHUNK_BYTES = 16
-_CHUNK_SHIFT = 4
 _RELAXED = "and a relaxed wait for its mbarrier orders nothing"
 _ACQUIRE = "wait without `.relaxed`, or execute `fence.acq_rel` after the wait"
 _ALL_DEFINED = np.frombuffer(b"\x01" * CHUNK_BYTES, np.complex128)[0]
-
-# Indexes an array [blocks, chunks]: (rows, chunks), broadcast against each other.
-Index = tuple[Any, Any]
-
-
-def chunk_index(rows: Array, chunks: Any, n_rows: int, *, per_row: bool = False) -> Index:
-    """Return the index of `chunks` in each of the rows.
-
-    `chunks` is a slice or an array for all rows, or `per_row` an array whose first axis is the
-    rows.  Rows that are all blocks in order become a slice, which NumPy serves much faster.
-    """
-    if per_row:
-        return rows.reshape(-1, *(1,) * (chunks.ndim - 1)), chunks
-    whole = len(rows) == n_rows and bool((rows == np.arange(n_rows)).all())
-    if whole:
-        return slice(None), chunks
-    if isinstance(chunks, slice):
-        return rows, chunks
-    return rows.reshape(-1, *(1,) * chunks.ndim), chunks
 
 
 def define(shared: RowMemory, index: Index) -> None:
     """Count chunks of shared memory as written."""
     shared.defined.view(np.complex128)[index] = _ALL_DEFINED
-
-
-@dataclass(slots=True, eq=False)
-class _Use:
-    operation: Operation
-    index: Index
-    writes: bool
 
 
 class SharedGuard:
@@ -80,11 +52,9 @@ class SharedGuard:
         self._m = m
         self._barriers = mbarriers_of(m)
         self._defined = shared.defined.view(np.complex128)
-        self._writing = np.zeros(shape, np.uint16)
-        self._reading = np.zeros(shape, np.uint16)
+        self._occupancy = Occupancy(m, shape)
         # Chunks that a completed copy filled, and that nothing has written since: the common case.
         self._clean = np.zeros(shape, np.bool_)
-        self._uses: list[_Use] = []
         self.clocks = Clocks(m)
         self.races = SharedRaces(m, self.clocks)
         self._ledgers = [Ledger(m, self.clocks)]
@@ -100,16 +70,14 @@ class SharedGuard:
         self._overtaken: Overtaken | None = Overtaken(m, self.clocks)
         # What is accessed now is strong: no race with what is strong too.
         self.strong = False
+        m.exit_checks.append(self._check_awaited)
 
     # Ordinary accesses.
 
     def read(self, lanes: Lanes, rows: Array, offsets: Array, width: int) -> None:
         """Check an ordinary read of `width` bytes at each (row, offset)."""
         self._check_barriers(lanes, rows, offsets, width)
-        if self._uses:
-            busy = self._writing[rows, offsets >> _CHUNK_SHIFT] > 0
-            if busy.any():
-                raise self._collision(lanes, rows, offsets, busy, "read")
+        self._occupancy.check_read(lanes, rows, offsets, width)
         self._check_acquired(lanes, rows, offsets)
         self.races.read(lanes, rows, offsets, width, strong=self.strong)
         self._farewells_note(lanes, rows)
@@ -119,13 +87,9 @@ class SharedGuard:
     ) -> None:
         """Check an ordinary write, of values if they are known; no proxy fence covers it yet."""
         self._check_barriers(lanes, rows, offsets, width)
-        if self._uses:
-            place = rows, offsets >> _CHUNK_SHIFT
-            busy = (self._writing[place] > 0) | (self._reading[place] > 0)
-            if busy.any():
-                raise self._collision(lanes, rows, offsets, busy, "written")
+        self._occupancy.check_write(lanes, rows, offsets, width)
         self._check_acquired(lanes, rows, offsets)
-        self._clean[rows, offsets >> _CHUNK_SHIFT] = False
+        self._clean[rows, offsets >> CHUNK_SHIFT] = False
         self.races.write(lanes, rows, offsets, width, values, strong=self.strong)
         self._farewells_note(lanes, rows)
 
@@ -154,7 +118,7 @@ class SharedGuard:
 
     def undefine(self, rows: Array, offsets: Array) -> None:
         """Note that bytes hold nothing, although a copy has come."""
-        self._clean[rows, offsets >> _CHUNK_SHIFT] = False
+        self._clean[rows, offsets >> CHUNK_SHIFT] = False
 
     # Barriers, fences and words of memory, by which warps learn of each other.
 
@@ -170,7 +134,7 @@ class SharedGuard:
         for ledger in self._ledgers:
             who = ledger.clocks.warps(lanes)
             ledger.block_barriers.take(who, who[0], numbers)
-        self.races.meet(self.clocks.warps(lanes))
+        self.meet(lanes)
 
     def arrive_cluster(self, lanes: Lanes, *, relaxed: int | None = None) -> None:
         """Note that warps arrive at the barriers of their clusters."""
@@ -188,7 +152,7 @@ class SharedGuard:
             who = ledger.clocks.warps(lanes)
             clusters = who[0] // self._m.launch.cluster_size
             ledger.cluster_barriers.take(who, clusters, clusters * 0)
-        self.races.meet(self.clocks.warps(lanes))
+        self.meet(lanes)
         self.races.meet_cluster(self._m.block_of[lanes.sel])
         if self._farewells is not None:
             self._farewells.met(lanes)
@@ -201,12 +165,10 @@ class SharedGuard:
         columns = self._barriers.columns(offsets)
         if self._ends is not None:
             self._ends.note(lanes, rows, columns)
-        own = self.races.untold(lanes)
         self._farewells_note(lanes, rows)
         for ledger in self._ledgers:
-            past = own if ledger.clocks is self.clocks else None
-            who = ledger.clocks.warps(lanes)
-            ledger.mbarriers.give(who, rows, columns, relaxed=relaxed, own=past)
+            who, own = ledger.clocks.warps(lanes), ledger.clocks.untold(lanes)
+            ledger.mbarriers.give(who, rows, columns, relaxed=relaxed, own=own)
         if relaxed is not None:
             # What is ordered, though no memory is, the clocks do not know.
             self._overtaken = None
@@ -229,14 +191,28 @@ class SharedGuard:
         who = self.clocks.warps(lanes)
         if self._overtaken is None or relaxed is not None:
             self._overtaken = None
-            self.races.meet_whole(who)
+            self._meet_whole(lanes)
             return
         self.clocks.tick()
-        self.races.meet_whole(who)
-        self._overtaken.wait(lanes, rows, columns, self.races.met(who))
+        self._meet_whole(lanes)
+        self._overtaken.wait(lanes, rows, columns, self.clocks.meetings.met[who])
+
+    def meet(self, lanes: Lanes) -> None:
+        """Note that the lanes of warps have come together."""
+        for ledger in self._ledgers:
+            ledger.clocks.meetings.meet(ledger.clocks.warps(lanes))
+
+    def _meet_whole(self, lanes: Lanes) -> None:
+        """Note the same for those warps all of whose lanes are there."""
+        for ledger in self._ledgers:
+            ledger.clocks.meetings.meet_whole(ledger.clocks.warps(lanes))
 
     def begin_mbarrier(self, lanes: Lanes, rows: Array, offsets: Array) -> None:
-        """Note that lanes make mbarriers."""
+        """Note that lanes make mbarriers, which nobody else may use the memory of."""
+        self._occupancy.check_write(lanes, rows, offsets, BARRIER_BYTES)
+        self._occupancy.count_barriers(rows, offsets, 1)
+        self._clean[rows, offsets >> CHUNK_SHIFT] = False
+        self.races.check_write(lanes, rows, offsets, BARRIER_BYTES, makes=True)
         self.races.made(lanes, rows, offsets, BARRIER_BYTES)
         if self._overtaken is not None:
             self._overtaken.begin(rows, self._barriers.columns(offsets))
@@ -254,6 +230,8 @@ class SharedGuard:
 
     def end_mbarrier(self, lanes: Lanes, rows: Array, offsets: Array) -> None:
         """Check that lanes may end mbarriers: nobody comes to them any more."""
+        self._occupancy.count_barriers(rows, offsets, -1)
+        self.races.made(lanes, rows, offsets, BARRIER_BYTES)
         if self._ends is not None:
             self._ends.check(lanes, rows, self._barriers.columns(offsets), offsets)
 
@@ -295,46 +273,54 @@ class SharedGuard:
         """Note that warps read strong words, or write them, and what order that makes."""
         keys = word_keys(self._m, lanes, space, addresses)
         for ledger in self._ledgers:
-            act = ledger.take if reads else ledger.give
-            act(ledger.clocks.warps(lanes), keys, strength)
+            who = ledger.clocks.warps(lanes)
+            if reads:
+                ledger.take(who, keys, strength)
+            else:
+                ledger.give(who, keys, strength, ledger.clocks.untold(lanes))
 
     # Asynchronous accesses.
+
+    def begin_fill(
+        self, lanes: Lanes, rows: Array, offsets: Array, size: int, issue: Issue
+    ) -> None:
+        """Check that lanes may fill `size` bytes at each place by `cp.async` until they wait."""
+        self.write(lanes, rows, offsets, size)
+        self._occupancy.begin_fill(rows, offsets, size, issue)
+
+    def end_fill(self, lanes: Lanes, rows: Array, offsets: Array, size: int) -> None:
+        """Note that lanes have waited for what they fill."""
+        self._occupancy.end_fill(rows, offsets, size)
+        self.races.written_late(lanes, rows, offsets, size)
 
     def begin_read(self, operation: Operation, lanes: Lanes, index: Index) -> None:
         """Check that an operation may read chunks, which it does until `end`."""
         if not self._clean[index].all():
-            self._check_idle(operation, lanes, index, self._writing, "reads")
+            self._occupancy.check_operation(operation, lanes, index, "reads")
             self._check_fenced(operation, lanes, index, "reads")
             self._check_defined(operation, lanes, index)
         self._check_ordered(operation, lanes, index, writes=False)
-        self._reading[index] += 1
-        self._uses.append(_Use(operation, index, writes=False))
+        self._occupancy.begin(operation, index, writes=False)
 
     def begin_write(self, operation: Operation, lanes: Lanes, index: Index) -> None:
         """Check that an operation may overwrite chunks, which are undefined until `end`."""
-        self._check_idle(operation, lanes, index, self._writing, "overwrites")
-        self._check_idle(operation, lanes, index, self._reading, "overwrites")
+        self._occupancy.check_operation(operation, lanes, index, "overwrites")
         self._check_fenced(operation, lanes, index, "overwrites")
         self._check_ordered(operation, lanes, index, writes=True)
-        self._writing[index] += 1
+        self._occupancy.begin(operation, index, writes=True)
         self._clean[index] = False
         self._defined[index] = 0
-        self._uses.append(_Use(operation, index, writes=True))
 
     def begin_combine(self, operation: Operation, lanes: Lanes, index: Index) -> None:
         """Check that an operation may change what chunks hold; several may do so at a time."""
         self._check_defined(operation, lanes, index)
         self._check_fenced(operation, lanes, index, "changes")
-        self._check_idle(operation, lanes, index, self._reading, "changes")
-        self._writing[index] += 1
-        self._uses.append(_Use(operation, index, writes=True))
+        self._occupancy.check_operation(operation, lanes, index, "changes")
+        self._occupancy.begin(operation, index, writes=True)
 
     def end(self, operation: Operation, by: int | None = BY_MBARRIER) -> None:
         """End all accesses of an operation; `by` is the actor that a wait for it tells of."""
-        for use in [u for u in self._uses if u.operation is operation]:
-            self._uses.remove(use)
-            counts = self._writing if use.writes else self._reading
-            counts[use.index] -= 1
+        for use in self._occupancy.end(operation):
             if use.writes and self._unacquired is not None:
                 self._unacquired.fill(use.index, operation.issue)
             if use.writes:
@@ -342,7 +328,24 @@ class SharedGuard:
                 self._clean[use.index] = True
             self.races.done(use.index, operation.issue, writes=use.writes, by=by)
 
+    def end_some(self, operation: Operation, rest: Index | None) -> None:
+        """End what an operation still reads, but for the chunks that are the rest."""
+        self._occupancy.end_some(operation, rest)
+
     # Reports.
+
+    def _check_awaited(self, blocks: Array, lanes: Lanes) -> None:
+        """Fault if blocks have ended that do not know that copies have come."""
+        # Who waits without acquiring knows of nothing, and that it has come all the same.
+        if self._unacquired is not None:
+            return
+        for row in blocks.tolist():
+            left = self.races.left(row)
+            if left is not None:
+                raise self._occupancy.fault(
+                    "E256", f"the block ends, and nobody has waited for the {left}", lanes, row,
+                    "wait for it before the end",
+                )  # fmt: skip
 
     def _check_barriers(self, lanes: Lanes, rows: Array, offsets: Array, width: int) -> None:
         low, high = self._barriers.bounds()
@@ -364,7 +367,7 @@ class SharedGuard:
         """Fault if an ordinary access comes to what a relaxed wait alone has told of."""
         if self._unacquired is None:
             return
-        unknown = self._unacquired.unknown((rows, offsets >> _CHUNK_SHIFT))
+        unknown = self._unacquired.unknown((rows, offsets >> CHUNK_SHIFT))
         if unknown.any():
             at = int(np.argmax(unknown))
             row, offset = (int(np.broadcast_to(x, len(unknown))[at]) for x in (rows, offsets))
@@ -375,14 +378,14 @@ class SharedGuard:
         """Return what has brought a byte that nobody has acquired."""
         if self._unacquired is None:
             raise AssertionError("every wait of the program acquires")
-        issue = self._unacquired.issue(row, offset >> _CHUNK_SHIFT)
+        issue = self._unacquired.issue(row, offset >> CHUNK_SHIFT)
         return f"the {issue.what} ({issue.text(self._m, row, offset)}) has brought, {_RELAXED}"
 
     def _check_defined(self, operation: Operation, lanes: Lanes, index: Index) -> None:
         undefined = self._defined[index] != _ALL_DEFINED
         if undefined.any():
-            row, offset = self._place(index, undefined)
-            raise self._fault(
+            row, offset = self._occupancy.place(index, undefined)
+            raise self._occupancy.fault(
                 "E231", f"the {operation.what} reads shared memory at {offset:#x} that nothing has "
                 "written", lanes, row,
             )  # fmt: skip
@@ -391,9 +394,9 @@ class SharedGuard:
         """Fault if no proxy fence covers an ordinary write."""
         bare = self.races.uncovered(index)
         if bare.any():
-            row, offset = self._place(index, bare)
-            who = self.clocks.maker(row, int(self.races.stored[row, offset >> _CHUNK_SHIFT]))
-            raise self._fault(
+            row, offset = self._occupancy.place(index, bare)
+            who = self.clocks.maker(row, int(self.races.stored[row, offset >> CHUNK_SHIFT]))
+            raise self._occupancy.fault(
                 "E252",
                 f"the {operation.what} {verb} shared memory at {offset:#x} after an ordinary store "
                 f"by {who} without fence.proxy.async between them",
@@ -407,70 +410,18 @@ class SharedGuard:
         """Fault if an access of another warp is not ordered before the operation."""
         unordered = self.races.unordered(lanes, index, writes=writes)
         if unordered.any():
-            row, offset = self._place(index, unordered)
+            row, offset = self._occupancy.place(index, unordered)
             verb = "overwrites" if writes else "reads"
             other = self.races.culprit(lanes, row, offset, writes=writes)
-            raise self._fault(
+            raise self._occupancy.fault(
                 "E234", f"the {operation.what} {verb} shared memory at {offset:#x} after an access "
                 f"of another warp that no barrier orders before it: {other}", lanes, row,
                 "put a barrier between the two accesses",
             )  # fmt: skip
         unknown = None if self._unacquired is None else self._unacquired.unknown(index)
         if unknown is not None and unknown.any():
-            row, offset = self._place(index, unknown)
+            row, offset = self._occupancy.place(index, unknown)
             text = f"the {operation.what} uses shared memory at {offset:#x}, which holds what "
-            raise self._fault("E234", text + self._brought(row, offset), lanes, row, _ACQUIRE)
-
-    def _check_idle(
-        self, operation: Operation, lanes: Lanes, index: Index, counts: Array, verb: str
-    ) -> None:
-        busy = counts[index] > 0
-        if busy.any():
-            row, offset = self._place(index, busy)
-            other = self._user(row, offset, counts is self._writing)
-            doing = "writing" if counts is self._writing else "reading"
-            raise self._fault(
-                "E251", f"the {operation.what} {verb} shared memory at {offset:#x} while the "
-                f"{other.what} ({other.issue.text(self._m, row, offset)}) is still {doing} it",
-                lanes, row,
-            )  # fmt: skip
-
-    def _collision(
-        self, lanes: Lanes, rows: Array, offsets: Array, busy: BoolArray, verb: str
-    ) -> DeviceFault:
-        at = int(np.argmax(busy))
-        row = int(np.broadcast_to(rows, len(busy))[at])
-        offset = int(np.broadcast_to(offsets, len(busy))[at])
-        writes = bool(self._writing[row, offset >> _CHUNK_SHIFT])
-        other = self._user(row, offset, writes)
-        doing = "writing" if writes else "reading"
-        return self._m.fault(
-            "E250",
-            f"shared memory at {offset:#x} is {verb} while the {other.what} "
-            f"({other.issue.text(self._m, row, offset)}) is still {doing} it",
-            int(lanes.index[at]),
-            help="wait for the operation first: its mbarrier, or its group",
-        )
-
-    def _user(self, row: int, offset: int, writes: bool) -> Operation:
-        """Return an operation in flight that uses a chunk."""
-        for use in self._uses:
-            mask = np.zeros(self._writing.shape, np.bool_)
-            mask[use.index] = True
-            if use.writes == writes and mask[row, offset >> _CHUNK_SHIFT]:
-                return use.operation
-        raise AssertionError("a busy chunk without an operation that uses it")
-
-    def _place(self, index: Index, wrong: BoolArray) -> tuple[int, int]:
-        """Return row and byte offset of the first chunk of an index that is wrong."""
-        n_rows, n_chunks = self._writing.shape
-        at = int(np.argmax(wrong))
-        rows = np.broadcast_to(np.arange(n_rows)[:, None], (n_rows, n_chunks))[index]
-        chunks = np.broadcast_to(np.arange(n_chunks)[None, :], (n_rows, n_chunks))[index]
-        return int(rows.reshape(-1)[at]), int(chunks.reshape(-1)[at]) * CHUNK_BYTES
-
-    def _fault(
-        self, code: str, message: str, lanes: Lanes, row: int, help: str | None = None
-    ) -> DeviceFault:
-        lane = int(lanes.index[np.argmax(self._m.block_of[lanes.index] == row)])
-        return self._m.fault(code, message, lane, help=help)
+            raise self._occupancy.fault(
+                "E234", text + self._brought(row, offset), lanes, row, _ACQUIRE
+            )

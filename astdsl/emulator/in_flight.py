@@ -54,9 +54,10 @@ class RegistersInFlight:
             self.uses.setdefault(place, []).append(use)
         return use
 
-    def end(self, use: Use) -> None:
-        """Give registers back."""
-        for place in use.places:
+    def leave(self, use: Use, lanes: Lanes) -> None:
+        """Give registers back, but for those of some lanes."""
+        use.lanes = lanes
+        for place in () if lanes.n else use.places:
             uses = self.uses[place]
             uses.remove(use)
             if not uses:

@@ -14,6 +14,9 @@ from numpy.typing import NDArray
 from astdsl.emulator.scalars import BoolArray
 
 Index = NDArray[np.int64]
+WARP_THREADS = 32
+WARPGROUP_WARPS = 4
+WARPGROUP_THREADS = WARPGROUP_WARPS * WARP_THREADS
 
 
 class Lanes:

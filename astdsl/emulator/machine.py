@@ -20,7 +20,7 @@ from astdsl.emulator.deadlock import deadlock
 from astdsl.emulator.faults import DeviceFault
 from astdsl.emulator.guard import SharedGuard
 from astdsl.emulator.in_flight import RegistersInFlight
-from astdsl.emulator.lanes import Lanes
+from astdsl.emulator.lanes import WARP_THREADS, Lanes
 from astdsl.emulator.orders import Order, chooser
 from astdsl.emulator.registers import RegisterFile
 from astdsl.emulator.scalars import Array, BoolArray, all_of
@@ -45,7 +45,8 @@ class Condition:
     lanes what it waits for (barrier, phase, arrivals missing); `resume` runs on lanes that go on,
     and `passed` tells what they have learnt of others by then.
     With `again` they execute the instruction again instead of going on to the next. `awaits` gives
-    the places in shared memory of the mbarriers that they wait for.
+    the places in shared memory of the mbarriers that they wait for. With `meets` they only wait for
+    each other, which may happen again and again while nothing changes.
     """
 
     ready: Callable[[Machine, Lanes], BoolArray]
@@ -54,6 +55,7 @@ class Condition:
     passed: Callable[[Machine, Lanes], None] | None = None
     again: bool = False
     awaits: Callable[[Machine, Lanes], set[int]] | None = None
+    meets: bool = False
 
 
 @dataclass(slots=True, eq=False)
@@ -182,13 +184,13 @@ class Machine:
             kernel_line=instruction.kernel_line,
             ptx_line=instruction.ptx_line,
             block=self.block_index(lane),
-            warp=int(self.thread_of[lane]) // 32,
+            warp=int(self.thread_of[lane]) // WARP_THREADS,
             help=help,
         )
 
     def warp_of(self, lanes: Lanes) -> int:
         """Return the number in its block of the warp of the first lane."""
-        return int(self.thread_of[lanes.index[0]]) // 32
+        return int(self.thread_of[lanes.index[0]]) // WARP_THREADS
 
     def block_index(self, lane: int) -> Triple:
         """Return the index in the grid of a lane's block."""
@@ -200,7 +202,7 @@ class Machine:
 
     def lane_text(self, lane: int) -> str:
         """Return which warp of which block a lane belongs to, for reports."""
-        return self.warp_text(int(self.block_of[lane]), int(self.thread_of[lane]) // 32)
+        return self.warp_text(int(self.block_of[lane]), int(self.thread_of[lane]) // WARP_THREADS)
 
     def symbol_address(self, space: str, start: int, lanes: Lanes) -> Any:
         """Return the address of a variable in its own state space, as int64."""
@@ -233,7 +235,8 @@ class Machine:
     def block(self, lanes: Lanes, condition: Condition) -> None:
         """Make lanes wait at the current instruction until the condition lets them go on."""
         if lanes.n:
-            self._add(self._blocked, Group(self.pc, lanes, self.group.stack, condition))
+            stack, polling = self.group.stack, self.polling
+            self._add(self._blocked, Group(self.pc, lanes, stack, condition, polling=polling))
             self.wake = True
 
     def waiting(self) -> Iterator[tuple[int, Lanes]]:
@@ -258,7 +261,7 @@ class Machine:
         """Fault if one of the blocks, which have ended, leaves work or memory behind."""
         if not len(blocks):
             return
-        for operation in self.asynchronous.pending:
+        for operation in (*self.asynchronous.held, *self.asynchronous.pending):
             if operation.blocks is None:
                 continue
             left = np.intersect1d(operation.blocks, blocks)
@@ -379,6 +382,7 @@ class Machine:
                 and other.stack == group.stack
             ):
                 other.lanes = other.lanes.union(group.lanes)
+                other.polling |= group.polling
                 return
         groups.append(group)
 
@@ -399,9 +403,11 @@ class Machine:
                 group.lanes = group.lanes.where(~mask)
                 self._add(self._blocked, group)
             if going.n:
-                self.wakes += 1
+                self.wakes += not condition.meets
                 if condition.passed is not None:
                     condition.passed(self, going)
                 if condition.resume is not None:
                     condition.resume(self, going)
-                self._add(self._ready, Group(group.pc + (not condition.again), going, group.stack))
+                # Who has asked in vain, and met the others since, asks again: these go first.
+                pc, polling = group.pc + (not condition.again), group.polling
+                self._add(self._ready, Group(pc, going, group.stack, polling=polling))

@@ -18,6 +18,7 @@ from astdsl.emulator.clocks import by_group
 from astdsl.emulator.formats.fragments import wgmma_a_fragment, wgmma_d_fragment
 from astdsl.emulator.in_flight import Use
 from astdsl.emulator.issues import Issue
+from astdsl.emulator.lanes import NONE, WARP_THREADS
 from astdsl.emulator.matrix import ELEMENT_BYTES, accumulate, multiply, widen
 from astdsl.emulator.native.copies import add_fragment, register_addresses, widen_pairs
 from astdsl.emulator.scalars import all_of, any_of
@@ -27,6 +28,7 @@ from astdsl.emulator.undefined import mark
 
 if TYPE_CHECKING:
     from astdsl.emulator.convergence import Warpgroup
+    from astdsl.emulator.lanes import Lanes
     from astdsl.emulator.machine import Machine
     from astdsl.emulator.registers import Place
     from astdsl.emulator.scalars import Array, BoolArray
@@ -79,6 +81,8 @@ class Product:
     steps: list[Step] = field(default_factory=list)
     uses: list[Use] = field(default_factory=list)
     operation: Operation = field(init=False)
+    # Which warps have waited for it, block by block.
+    awaited: BoolArray = field(init=False)
     d_set: frozenset[Place] = field(init=False)
     a_set: frozenset[Place] = field(init=False)
 
@@ -88,12 +92,18 @@ class Product:
         what = f"wgmma m64n{self.kind.n}k{self.kind.k}"
         issue = Issue(what, m.place_text(m.pc), m.warp_of(self.group.lanes))
         order, rows = ("wgmma", self.group.number), self.group.rows
+        self.awaited = np.zeros(self.group.lanes.n // WARP_THREADS, np.bool_)
         self.operation = Operation(self._perform, issue, order, blocks=rows)
 
     @property
     def done(self) -> bool:
         """Return whether the accumulator holds the result."""
         return self.operation.done
+
+    @property
+    def is_over(self) -> bool:
+        """Return whether all warps have waited for it."""
+        return all_of(self.awaited)
 
     def add(self, step: Step, places: frozenset[Place]) -> None:
         """Add a step: guard what it reads in shared memory, put its registers in flight."""
@@ -118,10 +128,33 @@ class Product:
         else:
             product = multiply(a, b)
             self._add_to_registers(-product if kind.sign < 0 else product)
-        if m.guard is not None:
+
+    def wait(self, mine: BoolArray) -> None:
+        """Let some of the warps, block by block, wait for the product.
+
+        They finish it together, but the registers are each warp's own.
+        """
+        m, new = self.m, mine & ~self.awaited
+        if not any_of(new):
+            return
+        m.asynchronous.complete(self.operation)
+        if m.guard is not None and not any_of(self.awaited):
             m.guard.end(self.operation, by_group(self.group.number))
+        self.awaited |= new
+        waiting = ~self.awaited.reshape(len(self.group.rows), -1)
+        self.operation.blocks = self.group.rows[waiting.any(axis=1)]
+        if self.is_over:
+            m.asynchronous.held.remove(self.operation)
+        lanes = self._lanes(waiting)
         for use in self.uses:
-            m.in_flight.end(use)
+            m.in_flight.leave(use, lanes)
+
+    def _lanes(self, warps: BoolArray) -> Lanes:
+        """Return the lanes of some of the warps, [blocks, warps]."""
+        if not any_of(warps):
+            return NONE
+        by_thread = np.repeat(warps.T, WARP_THREADS, axis=0).reshape(-1)
+        return self.group.lanes.where(by_thread)
 
     def _a_values(self) -> Array:
         tiles = [step.a for step in self.steps if isinstance(step.a, SharedTile)]

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from astdsl.emulator.clocks import BY_MBARRIER, Clocks, Who
+from astdsl.emulator.clocks import BY_MBARRIER, Clocks
+from astdsl.emulator.lanes import WARP_THREADS
 from astdsl.emulator.scalars import TYPES
 
 if TYPE_CHECKING:
@@ -28,7 +29,6 @@ __all__ = ["SharedRaces"]
 
 WORD_BYTES = 4
 CHUNK_BYTES = 16
-WARP = 32
 Index = tuple[Any, Any]
 _ELSEWHERE = ("global", "param", "local", "const", "async", "bulk")
 
@@ -61,10 +61,7 @@ class SharedRaces:
         self._clocks = clocks
         self._weak = _Stamps((n, words))
         self._strong: _Stamps | None = None
-        # When the lanes of each warp met last; when each lane accessed last, and signalled last.
-        self._met = np.zeros(clocks.known.shape[:2], np.int32)
-        self._last = np.zeros(m.n_lanes, np.int32)
-        self._told = np.zeros(m.n_lanes, np.int32)
+        self._meetings = clocks.meetings
         # Of each chunk: the last ordinary accesses, and when the async proxy wrote or read it last.
         self.stored = np.zeros((n, words // self._words_per_chunk), np.int32)
         self._loaded = np.zeros_like(self.stored)
@@ -101,7 +98,8 @@ class SharedRaces:
             what = ("read", [(self._copied, BY_MBARRIER)])
             self._check_async(lanes, rows, offsets, self._known(lanes), what)
         mine = self._own(strong)
-        self._last[lanes.sel] = mine.newest_read = clocks.tick()
+        mine.newest_read = clocks.tick()
+        self._meetings.access(lanes)
         made = clocks.stamps(*clocks.warps(lanes))
         self._stamp(mine.read, rows, offsets, width, made)
         self._stamp(mine.reader, rows, offsets, width, self._lane_numbers(lanes))
@@ -112,8 +110,27 @@ class SharedRaces:
         *, strong: bool = False,
     ) -> None:  # fmt: skip
         """Check and note an ordinary write; `values` None are not known."""
+        self.check_write(lanes, rows, offsets, width, values, strong=strong)
         clocks = self._clocks
-        floor, async_floors = clocks.floor(lanes)
+        mine = self._own(strong)
+        mine.newest_write = clocks.tick()
+        self._meetings.access(lanes)
+        made = clocks.stamps(*clocks.warps(lanes))
+        self._stamp(mine.written, rows, offsets, width, made)
+        self._stamp_writers(mine.writer, lanes, rows, offsets, width)
+        self.stored.reshape(-1)[self._chunk(rows, offsets)] = made
+        first = rows * mine.written.shape[1] + offsets // self._word_bytes
+        self.contested = not strong and bool((mine.written.reshape(-1)[first] != made).any())
+
+    def check_write(
+        self, lanes: Lanes, rows: Array, offsets: Array, width: int, values: Array | None = None,
+        *, strong: bool = False, makes: bool = False,
+    ) -> None:  # fmt: skip
+        """Check an ordinary write, or with `makes` that of an object, which changes what is there.
+
+        Other writes may come before values that are not known.
+        """
+        floor, async_floors = self._clocks.floor(lanes)
         chunks = self._chunk(rows, offsets)
         for stamps in self._others(strong):
             if self._is_after(stamps.newest_read, floor, lanes) and self._is_any_after(
@@ -121,9 +138,13 @@ class SharedRaces:
             ):
                 place = self._words(rows, offsets, width)
                 self._check(lanes, place, stamps.read, stamps.reader)
-            if values is None or not self._is_after(stamps.newest_write, floor, lanes):
+            if not self._is_after(stamps.newest_write, floor, lanes):
                 continue
-            if stamps is not self._weak or self._may_be_written(chunks, floor, lanes):
+            if makes:
+                self._check(lanes, self._words(rows, offsets, width), stamps.written, stamps.writer)
+            elif values is not None and (
+                stamps is not self._weak or self._may_be_written(chunks, floor, lanes)
+            ):
                 # Several may store one value in any order: compilers do so with replicated ones.
                 changed = self._m.memory.shared.differs(rows, offsets, values, self._word_bytes)
                 if changed.any():
@@ -134,14 +155,6 @@ class SharedRaces:
             reads = [(times, by) for by, times in self._fetched.items()]
             what = ("written", [(self._copied, BY_MBARRIER), *reads])
             self._check_async(lanes, rows, offsets, self._known(lanes), what)
-        mine = self._own(strong)
-        self._last[lanes.sel] = mine.newest_write = clocks.tick()
-        made = clocks.stamps(*clocks.warps(lanes))
-        self._stamp(mine.written, rows, offsets, width, made)
-        self._stamp_writers(mine.writer, lanes, rows, offsets, width)
-        self.stored.reshape(-1)[chunks] = made
-        first = rows * mine.written.shape[1] + offsets // self._word_bytes
-        self.contested = not strong and bool((mine.written.reshape(-1)[first] != made).any())
 
     def check_winners(self, lanes: Lanes, rows: Array, offsets: Array, values: Array) -> None:
         """Fault if warps have stored different values at one place by one instruction."""
@@ -170,22 +183,7 @@ class SharedRaces:
         self._stamp(mine.written, rows, offsets, width, made)
         self._stamp_writers(mine.writer, lanes, rows, offsets, width)
         self.stored.reshape(-1)[self._chunk(rows, offsets)] = made
-        self._last[lanes.sel] = self._clocks.now
-
-    def untold(self, lanes: Lanes) -> Array:
-        """Return up to when the past of each warp is told by lanes that signal, [blocks, warps].
-
-        That of the other lanes of a warp is not, unless the lanes have met since.
-        """
-        clocks, m = self._clocks, self._m
-        own = np.full(self._met.shape, clocks.now, np.int32)
-        self._told[lanes.sel] = clocks.now
-        late = self._last > self._told
-        rows, warps = m.block_of[late], m.thread_of[late] >> 5
-        late_at = self._last[late] > self._met[rows, warps]
-        rows, warps = rows[late_at], warps[late_at]
-        own[rows, warps] = self._met[rows, warps]
-        return own
+        self._meetings.access(lanes)
 
     def _stamp_writers(
         self, writers: Array, lanes: Lanes, rows: Array, offsets: Array, width: int
@@ -213,28 +211,13 @@ class SharedRaces:
         numbers: Array = (self._m.thread_of[lanes.sel] & 31).astype(np.uint8)
         return numbers
 
-    def meet(self, who: Who) -> None:
-        """Note that the lanes of warps have come together: their accesses are ordered."""
-        self._met[who] = self._clocks.now
-
-    def meet_whole(self, who: Who) -> None:
-        """Note the same for those warps all of whose lanes are listed."""
-        counts = np.zeros(self._met.shape, np.int64)
-        np.add.at(counts, who, 1)
-        self._met[counts >= WARP] = self._clocks.now
-
-    def met(self, who: Who) -> Array:
-        """Return when the lanes of warps came together last."""
-        found: Array = self._met[who]
-        return found
-
     def _is_after(self, time: int, floor: int, lanes: Lanes) -> bool:
         """Say whether something may not be ordered before what lanes do now."""
         if time > floor:
             return True
-        met = self._met
+        met = self._meetings.met
         if lanes.contiguous:
-            span, width = cast(slice, lanes.sel), WARP * len(met)
+            span, width = cast(slice, lanes.sel), WARP_THREADS * len(met)
             return bool(time > met[:, span.start // width : (span.stop - 1) // width + 1].min())
         return bool(time > met[self._clocks.warps(lanes)].min())
 
@@ -396,6 +379,16 @@ class SharedRaces:
             by_chunk = *self.stored.shape, self._words_per_chunk
             self._weak.written.reshape(by_chunk)[index] = 0
 
+    def left(self, row: int) -> str | None:
+        """Return which operation has filled shared memory of a block, which nobody there knows."""
+        clocks = self._clocks
+        newest = int(self._copied[row].argmax())
+        time = int(self._copied[row, newest])
+        if time <= clocks.known[row, :, BY_MBARRIER].max():
+            return None
+        what, who = clocks.issued(time, row, newest * CHUNK_BYTES)
+        return f"{what} ({who})"
+
     def _rows(self, index: Index) -> Array:
         rows = index[0]
         if isinstance(rows, slice):
@@ -424,7 +417,7 @@ class SharedRaces:
         lane, other = self._lane_numbers(lanes)[:, None], by_lane[place]
         bad |= (
             own
-            & (time > self._met[rows, warps][:, None])
+            & (time > self._meetings.met[rows, warps][:, None])
             & (other != lane)
             & (other != _EVERY_LANE)
         )

@@ -89,7 +89,7 @@ class TensorMemory:
             _, place = _first(busy, where)
             text = f"tensor memory is freed while {self._user_text(place)}"
             raise self._m.fault("E276", text, lane)
-        self._check_operation(cells, lanes, "tcgen05.dealloc frees", writes=True)
+        self._check_operation(cells, lanes, "tcgen05.dealloc frees", writes=True, frees=True)
         self.allocated[row, first : first + columns] = False
         del self.sizes[row][first]
 
@@ -128,11 +128,15 @@ class TensorMemory:
         counts[self._index(cells)] += 1
         self._users.append((operation, cells, writes))
 
-    def _check_operation(self, cells: Cells, lanes: Lanes, what: str, *, writes: bool) -> None:
+    def _check_operation(
+        self, cells: Cells, lanes: Lanes, what: str, *, writes: bool, frees: bool = False
+    ) -> None:
         if self._races is not None and self._m.guard is not None:
             known = self._m.guard.clocks.issuers(lanes, cells[0])
             where = self._index(cells)
             unordered = self._races.unordered_operation(where, known, writes=writes)
+            if frees:
+                unordered |= self._races.unawaited(where, known)
             self._check_order(unordered, where, int(lanes.index[0]), what)
 
     def _check_fences(self, cells: Cells, lanes: Lanes, what: str, *, writes: bool) -> None:

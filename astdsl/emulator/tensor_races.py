@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from astdsl.emulator.clocks import BY_MBARRIER
 from astdsl.emulator.scalars import any_of
 
 if TYPE_CHECKING:
@@ -67,6 +68,11 @@ class TensorRaces:
         bad = self._clocks.unordered(self._stored[where], known)
         if writes:
             bad = bad | self._clocks.unordered(self._loaded[where], known)
+        return bad
+
+    def unawaited(self, where: Where, known: Array) -> BoolArray:
+        """Say which cells operations have used whose end is not known."""
+        bad: BoolArray = self._used[where] > known[:, BY_MBARRIER, None, None]
         return bad
 
     # Fences between tcgen05 accesses and the synchronisation of threads (PTX ISA 9.7.16.6.4).

@@ -20,9 +20,9 @@ from astdsl.emulator.formats.descriptors import (
     operand_chunks,
 )
 from astdsl.emulator.formats.errors import FormatError
-from astdsl.emulator.guard import Index, chunk_index
 from astdsl.emulator.matrix import PACKED, contain, widen
 from astdsl.emulator.native.copies import widen_chunks
+from astdsl.emulator.occupancy import Index, chunk_index
 from astdsl.emulator.scalars import all_of
 
 if TYPE_CHECKING:

@@ -26,9 +26,9 @@ SCHEDULES: list[dict[str, Any]] = [
 ]  # fmt: skip
 
 
-def launch(body: str, *, grid: int = 3, threads: int = 64, **options: Any) -> Any:
+def launch(body: str, *, grid: int = 3, threads: int = 64, words: int = 0, **options: Any) -> Any:
     """Run a body; return the memory that all of its blocks share."""
-    out = np.zeros(grid * threads + 64, np.uint32)
+    out = np.zeros(max(grid * threads + 64, words), np.uint32)
     text = kernel(START + body, ["u64"], shared_bytes=1024)
     run(text, "k", (grid,), (threads,), [out], **options)
     return out
@@ -278,3 +278,42 @@ def test_what_a_batch_before_has_not_released_is_a_race(
     words: tuple[str, str], before: str, after: str
 ) -> None:
     assert "block (0, 0, 0) writes it" in late_fault("E232", words, before, after)
+
+
+# A warp of each block: every lane of the first stores a word, and one lane tells the other block.
+ONE_LANE = """
+  @!%p1 bra READER; st.global.u32 [%d1+256], %r4; {between}
+  @%p0 {tell}; bra END;
+READER:
+  ld.acquire.gpu.global.u32 %r5, [%d0]; setp.eq.u32 %p4, %r5, 0; @%p4 bra READER;
+  bar.warp.sync 0xffffffff; ld.global.u32 %r6, [%d1+256]; st.global.u32 [%d1+512], %r6;
+END:
+"""
+RELEASE = "st.release.gpu.global.u32 [%d0], 1"
+TELLS = [RELEASE, "fence.acq_rel.gpu; @%p0 st.relaxed.gpu.global.u32 [%d0], 1"]
+
+
+@pytest.mark.parametrize("tell", [*TELLS, "atom.release.gpu.global.add.u32 %r7, [%d0], 1"])
+@pytest.mark.parametrize("options", SCHEDULES)
+def test_one_lane_tells_what_the_others_did_before_they_met(tell: str, options: Any) -> None:
+    out = launch(
+        ONE_LANE.format(between="bar.warp.sync 0xffffffff;", tell=tell),
+        grid=2, threads=32, words=256, **options,
+    )  # fmt: skip
+    assert out[128:160].tolist() == list(range(1, 33))
+    text = fault(
+        "E232", ONE_LANE.format(between="", tell=tell), grid=2, threads=32, words=256, **options
+    )
+    assert "writes it" in text
+
+
+def test_an_arrival_of_one_lane_tells_of_global_memory_what_the_others_did_before() -> None:
+    body = f"""
+      @%p0 mbarrier.init.shared::cta.b64 [%r9], 1; fence.mbarrier_init.release.cluster; {BAR}
+      @!%p3 bra READ; st.global.u32 [%d2], %r4; MEET
+      @%p0 mbarrier.arrive.shared::cta.b64 _, [%r9]; bra DONE;
+      READ: {wait("%r9", 0)} xor.b32 %r6, %r3, 32; mul.wide.u32 %d3, %r6, 4;
+      add.u64 %d3, %d0, %d3; ld.global.u32 %r5, [%d3]; DONE:
+    """
+    launch(body.replace("MEET", "bar.warp.sync 0xffffffff;"), grid=1)
+    fault("E232", body.replace("MEET", ""), grid=1)

@@ -13,6 +13,7 @@ from astdsl.emulator import DeviceFault, run
 from astdsl.emulator.asynchronous import Completion
 from astdsl.emulator.barrier_ends import BarrierEnds
 from astdsl.emulator.farewells import Farewells
+from astdsl.emulator.guard import SharedGuard
 from astdsl.emulator.overtaken import Overtaken
 from astdsl.emulator.races import SharedRaces
 from astdsl.emulator.tensor_memory import TensorMemory
@@ -55,7 +56,7 @@ RELAYED = f"""
   {INIT.replace(", 64", ", 1")} {SYNC} {LOAD}
   @!%p2 bra NEXT; {wait("%r2", 0, "first")} {AGAIN}
 NEXT:
-  {wait("%r8", 0, "second")} {LOAD}
+  {wait("%r8", 0, "second")} {LOAD} {wait("%r2", 1, "third")}
 """
 # Two stores of one thread, the second of other words.
 STORES = f"""
@@ -107,6 +108,8 @@ def found(body: str) -> str:
             stack.enter_context(patch.object(SharedRaces, name, nothing))
         for name in ("_order_access", "_check_operation"):
             stack.enter_context(patch.object(TensorMemory, name, nothing))
+        for name in ("begin_read", "end_some"):
+            stack.enter_context(patch.object(SharedGuard, name, nothing))
         for checking in (Farewells, Overtaken):
             stack.enter_context(patch.object(checking, "check", nothing))
         for watched in (BarrierEnds, Unacquired):
@@ -164,7 +167,7 @@ def test_warps_that_write_a_word_at_once_are_in_no_order() -> None:
 )
 def test_who_waits_for_groups_knows_the_older_ones_alone(keep: int, said: str) -> None:
     end = f"cp.async.bulk.wait_group.read {keep}; {SYNC} {PUT}"
-    text = found(STORES + end)
+    text = found(STORES + end + READ_ALL)
     assert said in text if said else not text
 
 

@@ -60,10 +60,28 @@ def test_waiting_leaves_the_youngest_groups_pending(completion: Any) -> None:
     assert out.tolist() == source.tolist()
 
 
-def test_reading_before_the_wait_is_reported() -> None:
+@pytest.mark.parametrize("completion", COMPLETIONS)
+@pytest.mark.parametrize(
+    ("code", "ends"),
+    [
+        ("E250", "cp.async.commit_group;"),
+        ("E250", "cp.async.wait_group 0;"),
+        ("E250", "cp.async.commit_group; cp.async.wait_group 1;"),
+        ("E250", "cp.async.commit_group; st.shared.b32 [%r2], %r0; cp.async.wait_group 0;"),
+        ("E250", "cp.async.ca.shared.global [%r2], [%d2], 4; cp.async.wait_all;"),
+    ],
+)
+def test_what_a_copy_still_fills_may_not_be_touched(code: str, ends: str, completion: Any) -> None:
     with pytest.raises(DeviceFault) as error:
-        copied("cp.async.cg.shared.global [%r2], [%d2], 16; cp.async.commit_group;")
-    assert error.value.code == "E230"
+        copied("cp.async.cg.shared.global [%r2], [%d2], 16;" + ends, completion=completion)
+    assert error.value.code == code
+    assert "the cp.async of 16 bytes (of warp 0 of block (0, 0, 0), PTX line" in str(error.value)
+
+
+def test_what_bypasses_the_first_cache_has_16_bytes() -> None:
+    with pytest.raises(DeviceFault, match="copies 16 bytes, not 4") as error:
+        copied("cp.async.cg.shared.global [%r2], [%d2], 4;")
+    assert error.value.code == "E201"
 
 
 def test_an_empty_group_counts_among_the_pending_ones() -> None:

@@ -1,6 +1,7 @@
 """Tests of commit and wait groups."""
 
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,13 +14,18 @@ def owners(*values: int) -> NDArray[np.int64]:
 
 
 def operation() -> SimpleNamespace:
-    return SimpleNamespace(done=False)
+    return SimpleNamespace(is_over=False)
+
+
+def due(ledger: GroupLedger[SimpleNamespace], *values: int, keep: int = 0) -> list[Any]:
+    """Return the operations that are due, each with those of its owners for which it is."""
+    return [(each, mine.tolist()) for each, mine in ledger.due(owners(*values), keep)]
 
 
 def test_an_uncommitted_operation_is_never_due() -> None:
     ledger: GroupLedger[SimpleNamespace] = GroupLedger(2)
     ledger.issue(operation(), owners(0))
-    assert ledger.due(owners(0), 0) == []
+    assert not due(ledger, 0)
 
 
 def test_waiting_for_all_but_one_group_leaves_the_youngest() -> None:
@@ -30,8 +36,8 @@ def test_waiting_for_all_but_one_group_leaves_the_youngest() -> None:
     ledger.commit(owners(0))
     ledger.issue(third, owners(0))
     ledger.commit(owners(0))
-    assert ledger.due(owners(0), 1) == [first, second]
-    assert ledger.due(owners(0), 0) == [first, second, third]
+    assert due(ledger, 0, keep=1) == [(first, [True]), (second, [True])]
+    assert due(ledger, 0) == [(each, [True]) for each in (first, second, third)]
 
 
 def test_an_empty_group_counts() -> None:
@@ -40,7 +46,7 @@ def test_an_empty_group_counts() -> None:
     ledger.issue(only, owners(0))
     ledger.commit(owners(0))
     ledger.commit(owners(0))
-    assert ledger.due(owners(0), 1) == [only]
+    assert due(ledger, 0, keep=1) == [(only, [True])]
 
 
 def test_owners_have_groups_of_their_own() -> None:
@@ -48,15 +54,18 @@ def test_owners_have_groups_of_their_own() -> None:
     shared = operation()
     ledger.issue(shared, owners(0, 2))
     ledger.commit(owners(0, 1))
-    assert ledger.due(owners(1, 2), 0) == []
-    assert ledger.due(owners(0), 0) == [shared]
-    assert ledger.open_operations() == [shared]
+    assert not due(ledger, 1)
+    assert not due(ledger, 2)
+    assert due(ledger, 0, 2) == [(shared, [True, False])]
+    ledger.commit(owners(2))
+    assert due(ledger, 0, 2) == [(shared, [True, True])]
 
 
-def test_a_finished_operation_is_not_due_again() -> None:
+def test_what_all_have_waited_for_is_not_due_again() -> None:
     ledger: GroupLedger[SimpleNamespace] = GroupLedger(1)
-    done = operation()
-    ledger.issue(done, owners(0))
+    over = operation()
+    ledger.issue(over, owners(0))
     ledger.commit(owners(0))
-    done.done = True
-    assert ledger.due(owners(0), 0) == []
+    assert due(ledger, 0) == due(ledger, 0) == [(over, [True])]
+    over.is_over = True
+    assert not due(ledger, 0)

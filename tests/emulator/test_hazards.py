@@ -120,6 +120,18 @@ HAZARDS = {
     "copy-not-waited-for": BARRIER + LOAD.format(bytes=256) + READ,
     "copy-not-waited-for-before-a-copy": BARRIER + LOAD.format(bytes=256)
     + STORE.format(fence=FENCE).partition("bar.sync 0;")[2].replace("@%p0", "@%p3"),
+    "load-over-a-live-mbarrier": BARRIER + "@%p0 mbarrier.init.shared::cta.b64 [%r1+64], 1;"
+    + LOAD.format(bytes=256),
+    "mbarrier-over-what-another-warp-reads": "st.shared.b32 [%r4], %r0; bar.sync 0;"
+    ".loc 1 7 1\n ld.shared.b32 %r6, [%r4]; .loc 1 8 1\n"
+    "@%p3 mbarrier.init.shared::cta.b64 [%r1], 1;",
+    "cp-async-not-waited-for": "mul.wide.u32 %d1, %r0, 4; add.u64 %d2, %d0, %d1; .loc 1 7 1\n"
+    "cp.async.ca.shared.global [%r4], [%d2], 4; .loc 1 8 1\n ld.shared.b32 %r6, [%r4];",
+    "group-not-committed": STORE.format(fence=FENCE).replace("cp.async.bulk.commit_group;", "")
+    + "cp.async.bulk.wait_group 0; bar.sync 0; .loc 1 9 1\n st.shared.b32 [%r4], %r3;",
+    "wait-of-a-lane-that-stores-nothing": COPY_OUT + "@%p3 cp.async.bulk.wait_group 0; bar.sync 0;"
+    ".loc 1 9 1\n @%p3 ld.global.b32 %r6, [%d0];",
+    "lane-outside-of-its-mask": ".loc 1 8 1\n shfl.sync.bfly.b32 %r6, %r0, 1, 31, 0xfffffffe;",
     "load-over-what-a-store-reads": BARRIER + STORE.format(fence=FENCE) + LOAD.format(bytes=256),
     "live-mbarrier-touched": BARRIER + ".loc 1 8 1\n @%p0 st.shared.b32 [%r2], %r0;",
     "reduction-of-a-constant": "ld.global.nc.b32 %r6, [%d0]; .loc 1 8 1\n"
@@ -240,14 +252,39 @@ def reported(
     return re.sub(r"0x[0-9a-f]{6,}", "0x...", str(error.value)) + "\n"
 
 
-@pytest.mark.parametrize("name", HAZARDS)
+def told(name: str, **options: Any) -> str:
+    """Return what is reported of a hazard of one block."""
+    if name in HAZARDS:
+        text = kernel(START + HAZARDS[name], ["u64", "map"], shared_bytes=4112)
+        memory, tensor = np.zeros(80, np.uint32), np.zeros((8, 8), np.uint32)
+        start = -memory.__array_interface__["data"][0] % 64 // 4
+        out = memory[start : start + 64]
+        return reported(text, 64, [out, TensorMap.of(tensor, (8, 8))], **options)
+    if name in PRODUCTS:
+        text = kernel(FILLED + PRODUCTS[name], ["u64"], shared_bytes=4096)
+    else:
+        text = kernel(TENSOR + TENSORS[name], ["u64"], target="sm_100a", shared_bytes=2048)
+    return reported(text, 128, [np.zeros(128, np.uint32)], **options)
+
+
+ONE_BLOCK = [*HAZARDS, *PRODUCTS, *TENSORS]
+
+
+@pytest.mark.parametrize("name", ONE_BLOCK)
 def test_a_hazard_is_reported_with_both_accesses(name: str, golden: Golden) -> None:
-    text = kernel(START + HAZARDS[name], ["u64", "map"], shared_bytes=4112)
-    memory, tensor = np.zeros(80, np.uint32), np.zeros((8, 8), np.uint32)
-    start = -memory.__array_interface__["data"][0] % 64 // 4
-    out = memory[start : start + 64]
-    found = reported(text, 64, [out, TensorMap.of(tensor, (8, 8))], **OPTIONS.get(name, {}))
-    golden(found, f"hazards/{name}.txt")
+    golden(told(name, **OPTIONS.get(name, {})), f"hazards/{name}.txt")
+
+
+# What may be done before anybody can ask for it, and all in another order.
+SCHEDULES: list[dict[str, Any]] = [
+    {"completion": "early", "order": "max-pc"}, {"completion": 1, "order": "round-robin"},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("options", SCHEDULES)
+@pytest.mark.parametrize("name", ONE_BLOCK)
+def test_a_hazard_is_reported_whatever_completes_when(name: str, options: Any) -> None:
+    assert told(name, **options)
 
 
 @pytest.mark.parametrize("name", BLOCKS)
@@ -267,23 +304,12 @@ def test_a_hazard_within_a_cluster_is_reported_with_both_accesses(
     golden(reported(text, 64, [], blocks=2, cluster=(2, 1, 1)), f"hazards/{name}.txt")
 
 
-@pytest.mark.parametrize("name", PRODUCTS)
-def test_a_hazard_of_products_is_reported(name: str, golden: Golden) -> None:
-    text = kernel(FILLED + PRODUCTS[name], ["u64"], shared_bytes=4096)
-    golden(reported(text, 128, [np.zeros(128, np.uint32)]), f"hazards/{name}.txt")
-
-
-@pytest.mark.parametrize("name", TENSORS)
-def test_a_hazard_of_tensor_memory_is_reported(name: str, golden: Golden) -> None:
-    text = kernel(TENSOR + TENSORS[name], ["u64"], target="sm_100a", shared_bytes=2048)
-    golden(reported(text, 128, [np.zeros(128, np.uint32)]), f"hazards/{name}.txt")
-
-
 # What has one side, or lists each of them in lines of its own.
 ONE_SIDED = {
     "bytes-beyond-the-limit", "bytes-missing-at-exit", "bytes-too-few", "bytes-too-many",
     "collective-without-its-warp", "deadlock", "descriptor-outside-of-shared-memory",
-    "lanes-of-another-warp", "live-mbarrier-touched", "mbarrier-dirty-at-exit", "misaligned",
+    "lane-outside-of-its-mask", "lanes-of-another-warp", "live-mbarrier-touched",
+    "load-over-a-live-mbarrier", "mbarrier-dirty-at-exit", "misaligned",
     "out-of-bounds", "over-arrival", "parity-as-a-counter", "tensor-memory-freed-early",
     "tensor-memory-leaked", "tensor-memory-not-allocated", "undefined-register",
     "unwritten-shared-memory", "unwritten-tensor-memory", "use-of-no-mbarrier",

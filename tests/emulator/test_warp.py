@@ -104,6 +104,56 @@ def test_a_ballot_has_a_bit_for_each_lane() -> None:
     assert results(body).tolist() == [0x11111111] * 64
 
 
+HALVES = "and.b32 %r3, %r2, 16; shl.b32 %r4, 0xffff, %r3; setp.lt.u32 %p1, %r2, 20;"
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        ("vote.sync.ballot.b32 %r9, %p1, %r4;", [0xFFFF, 0xF0000]),
+        ("vote.sync.all.pred %p2, %p1, %r4; selp.b32 %r9, 1, 0, %p2;", [1, 0]),
+        ("redux.sync.add.u32 %r9, %r2, %r4;", [sum(range(16)), sum(range(16, 32))]),
+        ("redux.sync.min.u32 %r9, %r2, %r4;", [0, 16]),
+        ("match.any.sync.b32 %r9, 7, %r4;", [0xFFFF, 0xFFFF0000]),
+        ("match.all.sync.b32 %r9, %r3, %r4;", [0xFFFF, 0xFFFF0000]),
+        ("elect.sync %r9|%p2, %r4;", [0, 16]),
+        ("shfl.sync.idx.b32 %r9, %r2, 3, 0x101f, %r4;", [3, 19]),
+    ],
+)
+def test_lanes_of_two_masks_take_part_in_two_operations(body: str, expected: Any) -> None:
+    assert results(HALVES + body)[:32].tolist() == np.repeat(expected, 16).tolist()
+
+
+def test_the_lanes_of_one_mask_do_not_wait_for_those_of_another() -> None:
+    apart = "@%p3 bra LATE; redux.sync.add.u32 %r9, 1, %r4; bra END;"
+    late = "LATE: redux.sync.add.u32 %r9, 2, %r4; END:"
+    body = f"{HALVES} setp.eq.u32 %p3, %r3, 0; {apart} {late}"
+    assert results(body)[:32].tolist() == np.repeat([32, 16], 16).tolist()
+
+
+def test_what_a_lane_of_another_mask_would_give_is_undefined() -> None:
+    with pytest.raises(DeviceFault) as error:
+        results(HALVES + "shfl.sync.bfly.b32 %r9, %r2, 16, 31, %r4;")
+    assert error.value.code == "E230"
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "mov.u32 %r4, 0xfffffffe;",
+        "setp.eq.u32 %p1, %r2, 5; selp.b32 %r4, 0xff, 0xffffffff, %p1;",
+    ],
+)
+@pytest.mark.parametrize(
+    "collective",
+    ["bar.warp.sync %r4;", "vote.sync.any.pred %p2, %p2, %r4;", "elect.sync _|%p2, %r4;"],
+)
+def test_lanes_that_do_not_agree_on_their_mask_are_reported(body: str, collective: str) -> None:
+    with pytest.raises(DeviceFault, match="mask 0x") as error:
+        results("setp.eq.u32 %p2, 0, 1;" + body + collective)
+    assert error.value.code == "E214"
+
+
 def test_match_any_gives_the_lanes_with_the_same_value() -> None:
     body = "rem.u32 %r3, %r2, 4; match.any.sync.b32 %r9, %r3, -1;"
     assert results(body).tolist() == [0x11111111 << t % 4 for t in range(64)]

@@ -42,7 +42,6 @@ class Watcher(SharedGuard):
         m.exit_checks.append(lambda rows, lanes: order.ends(rows))
         told: tuple[tuple[Any, str, Callable[..., None]], ...] = (
             (self.races, "made", self._made),
-            (self.races, "meet", self._met),
             (self.races, "written_late", lambda *_, **__: order.find("a copy by threads")),
             (mbarriers_of(m), "invalidate", self._invalidated),
             (m.asynchronous, "issue", self._issued),
@@ -67,8 +66,9 @@ class Watcher(SharedGuard):
             if offset in live(row):
                 self.order.make(("mbarrier", row, offset), np.array([each]))
 
-    def _met(self, who: Any) -> None:
-        rows, warps = who
+    def meet(self, lanes: Lanes) -> None:
+        super().meet(lanes)
+        rows, warps = self.clocks.warps(lanes)
         n = self.order.m.n_threads
         firsts, counts = np.unique(rows * n + warps * WARP, return_counts=True)
         for first in firsts[counts == WARP].tolist():
@@ -216,7 +216,7 @@ class Watcher(SharedGuard):
         self._begin(operation, lanes, index, writes=True)
 
     def _begin(self, operation: Operation, lanes: Any, index: Any, *, writes: bool) -> None:
-        n_rows, n_chunks = self._reading.shape
+        n_rows, n_chunks = self._occupancy.shape
         rows = np.arange(n_rows) if isinstance(index[0], slice) else index[0].reshape(-1)
         numbers = np.arange(n_rows * n_chunks).reshape(n_rows, n_chunks)[index]
         masks = np.zeros((len(rows), n_chunks), np.bool_)
@@ -226,6 +226,11 @@ class Watcher(SharedGuard):
     def end(self, operation: Operation, by: int | None = BY_MBARRIER) -> None:
         super().end(operation, by)
         self.order.end(operation)
+
+    def end_some(self, operation: Operation, rest: Any) -> None:
+        super().end_some(operation, rest)
+        if rest is None:
+            self.order.end(operation)
 
 
 # What else than the guard is told of accesses: methods before which a function is called.

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from astdsl.emulator.formats.errors import FormatError
+from astdsl.emulator.lanes import WARP_THREADS, WARPGROUP_THREADS
 
 __all__ = [
     "TMEM_COLUMNS",
@@ -27,8 +28,6 @@ __all__ = [
     "wgmma_d_fragment",
 ]
 
-WARPGROUP_THREADS = 128
-WARP_THREADS = 32
 TMEM_LANES = 128
 TMEM_COLUMNS = 512
 

@@ -13,8 +13,10 @@ import numpy as np
 from astdsl.emulator import lanes as lane_sets
 from astdsl.emulator.barriers import BlockBarriers
 from astdsl.emulator.clocks import SCOPES
+from astdsl.emulator.convergence import Gathering, together
 from astdsl.emulator.isa import Control, Execute, controls, executes
 from astdsl.emulator.isa.steps import value_step
+from astdsl.emulator.lanes import WARP_THREADS
 from astdsl.emulator.machine import Condition
 from astdsl.emulator.memory import RANK_SHIFT
 
@@ -70,7 +72,7 @@ def prepare_arrive(ops: Operands) -> Control:
             m.guard.arrive_cluster(lanes, relaxed=relaxed)
         m.wake = True
 
-    return execute
+    return together(execute) if ops.has("aligned") else execute
 
 
 @controls("barrier.cluster.wait")
@@ -78,7 +80,12 @@ def prepare_wait(ops: Operands) -> Control:
     """`barrier.cluster.wait{.acquire}{.aligned}`: wait for every thread of the cluster."""
     ops.allow("cluster", "wait", "acquire", "aligned")
 
+    gathering = Gathering(WARP_THREADS, of_live=True) if ops.has("aligned") else None
+
     def execute(m: Machine, lanes: Lanes) -> Lanes:
+        lanes = lanes if gathering is None else gathering.complete(m, lanes)
+        if not lanes.n:
+            return lanes
         state = m.state(ClusterBarrier)
         if not state.pending[lanes.sel].all():
             at = int(lanes.index[np.argmin(state.pending[lanes.sel])])

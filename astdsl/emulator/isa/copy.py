@@ -96,7 +96,7 @@ class Copies:
         if self.m.guard is not None:
             rows, offsets = (part[new] for part in copy.target)
             lanes = Lanes.of(copy.index[new])
-            self.m.guard.races.written_late(lanes, rows, offsets, copy.size)
+            self.m.guard.end_fill(lanes, rows, offsets, copy.size)
 
     def _members(self, lanes: Lanes) -> Array:
         member = np.zeros(len(self.groups), np.bool_)
@@ -104,6 +104,8 @@ class Copies:
         return member
 
 
+# What bypasses L1 (PTX ISA 9.7.9.25.3.1).
+_LINE_BYTES = 16
 _HINTS = ("async", "ca", "cg", "shared", "global", "shared::cta", "L2::cache_hint", "L2::64B",
           "L2::128B", "L2::256B")  # fmt: skip
 
@@ -115,6 +117,8 @@ def prepare_copy(ops: Operands) -> Execute:
     size = ops.immediate(ops.args[2])
     if size not in (4, 8, 16):
         raise ops.refuse(f"copies of 4, 8 or 16 bytes, not {size}")
+    if ops.instruction.opcode.startswith("cp.async.cg") and size != _LINE_BYTES:
+        raise ops.refuse(f"`.cg` copies {_LINE_BYTES} bytes, not {size}")
     target, source = ops.address(ops.args[0]), ops.address(ops.args[1])
     valid = _valid_bytes(ops, size)
     ops.sensitive += ops.reads
@@ -124,11 +128,11 @@ def prepare_copy(ops: Operands) -> Execute:
         # Copies: the registers may change before the copy happens.
         addresses = np.array(np.broadcast_to(source(m, lanes), lanes.n))
         n_valid = np.array(np.broadcast_to(valid(m, lanes), lanes.n))
+        issue = Issue.of(m, f"cp.async of {size} bytes", lanes, rows, offsets)
         if m.guard is not None:
-            m.guard.write(lanes, rows, offsets, size)
+            m.guard.begin_fill(lanes, rows, offsets, size, issue)
         m.memory.shared.forget(rows, offsets, size)
         perform = partial(_copy, m, m.pc, lanes, (rows, offsets), (addresses, n_valid), size)
-        issue = Issue(f"cp.async of {size} bytes", m.place_text(m.pc), m.warp_of(lanes))
         operation = m.asynchronous.issue(Operation(perform, issue))
         m.state(Copies).add(operation, lanes, (rows, offsets), size)
 

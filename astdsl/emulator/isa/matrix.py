@@ -17,8 +17,8 @@ import numpy as np
 
 from astdsl.emulator.isa import Control, controls
 from astdsl.emulator.isa.memory import space_of
-from astdsl.emulator.isa.warp import WARP, Warps, collective
-from astdsl.emulator.lanes import Lanes
+from astdsl.emulator.isa.warp import Warps, collective
+from astdsl.emulator.lanes import WARP_THREADS, Lanes
 from astdsl.emulator.matrix import contain
 from astdsl.emulator.scalars import UNSIGNED, Array
 from astdsl.emulator.syntax import Immediate
@@ -105,7 +105,7 @@ def prepare_ldmatrix(ops: Operands) -> Control:
             missed.append(None if missing is None else np.logical_or.reduce(missing[at], axis=1))
         for k, (write, to) in enumerate(zip(writes, places, strict=True)):
             words = _fragments(groups, k, shape, transposed)
-            write(m, lanes, warps.gather(words.reshape(warps.n, WARP)))
+            write(m, lanes, warps.gather(words.reshape(warps.n, WARP_THREADS)))
             bad = _missing(missed, k, shape)
             if bad is not None or m.undefined:
                 for place in to:
@@ -182,6 +182,6 @@ def prepare_movmatrix(ops: Operands) -> Control:
         _check_whole(m, lanes, warps)
         tiles = warps.spread(read(m, lanes), np.uint32).view(np.uint16).reshape(warps.n, 8, 8)
         turned = np.ascontiguousarray(tiles.transpose(0, 2, 1)).view(np.uint32)
-        write(m, lanes, warps.gather(turned.reshape(warps.n, WARP)))
+        write(m, lanes, warps.gather(turned.reshape(warps.n, WARP_THREADS)))
 
     return collective(ops, WHOLE_WARP, body)

@@ -14,7 +14,8 @@ import numpy as np
 
 from astdsl.emulator import matrix
 from astdsl.emulator.isa import Control, controls
-from astdsl.emulator.isa.warp import WARP, Warps, collective
+from astdsl.emulator.isa.warp import Warps, collective
+from astdsl.emulator.lanes import WARP_THREADS
 from astdsl.emulator.syntax import Immediate
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ _BITS = {
 }  # fmt: skip
 _NARROW = ("s4", "u4", "b1")
 _ACCUMULATORS = {"f32": np.float32, "f16": np.float16, "s32": np.int32, "f64": np.float64}
-_GROUP, _QUAD = np.arange(WARP) // 4, np.arange(WARP) % 4
+_GROUP, _QUAD = np.arange(WARP_THREADS) // 4, np.arange(WARP_THREADS) % 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +125,9 @@ class _Product:
         values = np.empty((warps.n, 8 * halves, shape.k), self._value_type(name))
         for r, read in enumerate(reads):
             raw = warps.spread(read(m, lanes), word)
-            parts = self._widen(np.ascontiguousarray(raw), name).reshape(warps.n, WARP, shape.per)
+            parts = self._widen(np.ascontiguousarray(raw), name).reshape(
+                warps.n, WARP_THREADS, shape.per
+            )
             row = _GROUP + 8 * (r % halves)
             first = (r // halves) * 4 * shape.per + _QUAD * shape.per
             for i in range(shape.per):
@@ -147,7 +150,7 @@ class _Product:
         for r, (row, column, count) in enumerate(self._places()):
             word = np.dtype(np.uint64 if self.dtype.itemsize == 8 else np.uint32)
             raw = np.ascontiguousarray(warps.spread(self.c[r](m, lanes), word))
-            parts = raw.view(self.dtype).reshape(warps.n, WARP, count)
+            parts = raw.view(self.dtype).reshape(warps.n, WARP_THREADS, count)
             for i in range(count):
                 values[:, row, column + i] = parts[:, :, i]
         return values
@@ -156,7 +159,7 @@ class _Product:
         word = np.dtype(np.uint64 if self.dtype.itemsize == 8 else np.uint32)
         for r, (row, column, count) in enumerate(self._places()):
             parts = np.stack([values[:, row, column + i] for i in range(count)], axis=-1)
-            raw = np.ascontiguousarray(parts).view(word).reshape(warps.n, WARP)
+            raw = np.ascontiguousarray(parts).view(word).reshape(warps.n, WARP_THREADS)
             self.d[r](m, lanes, warps.gather(raw))
 
     def _places(self) -> list[tuple[Array, Array, int]]:

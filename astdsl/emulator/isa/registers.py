@@ -15,6 +15,7 @@ import numpy as np
 from astdsl.emulator import lanes as lane_sets
 from astdsl.emulator.convergence import Gathering
 from astdsl.emulator.isa import Control, controls
+from astdsl.emulator.lanes import WARP_THREADS
 from astdsl.emulator.limits import entry_registers
 from astdsl.emulator.machine import Condition
 
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     from astdsl.emulator.scalars import Array, BoolArray
 
 MIN_REGISTERS, MAX_REGISTERS = 24, 256
-_WARP = 32
 
 
 class RegisterPool:
@@ -34,18 +34,18 @@ class RegisterPool:
     def __init__(self, m: Machine) -> None:
         entry = entry_registers(m.program.kernel, m.n_threads)
         self.is_known = entry is not None
-        self.held = np.full((m.n_blocks, -(-m.n_threads // _WARP)), entry or 0)
+        self.held = np.full((m.n_blocks, -(-m.n_threads // WARP_THREADS)), entry or 0)
         self.left = np.zeros(m.n_blocks, np.int64)
 
     def need(self, m: Machine, lanes: Lanes, count: int) -> tuple[Array, Array, Array]:
         """Return block, warp and additional registers a thread, by lane."""
-        rows, warps = m.block_of[lanes.sel], m.thread_of[lanes.sel] // _WARP
+        rows, warps = m.block_of[lanes.sel], m.thread_of[lanes.sel] // WARP_THREADS
         return rows, warps, count - self.held[rows, warps]
 
     def give(self, m: Machine, lanes: Lanes, count: int) -> None:
         """Let each warp of the lanes have `count` registers a thread."""
         rows, warps, more = self.need(m, lanes, count)
-        first = m.thread_of[lanes.sel] % _WARP == 0
+        first = m.thread_of[lanes.sel] % WARP_THREADS == 0
         np.subtract.at(self.left, rows[first], more[first])
         self.held[rows[first], warps[first]] = count
 
@@ -57,7 +57,7 @@ def prepare_setmaxnreg(ops: Operands) -> Control:
     count, grows = ops.immediate(ops.args[0]), ops.has("inc")
     if count % 8 or not MIN_REGISTERS <= count <= MAX_REGISTERS:
         raise ops.refuse(f"{count} is not a multiple of 8 from {MIN_REGISTERS} to {MAX_REGISTERS}")
-    gathering = Gathering(_WARP)
+    gathering = Gathering(WARP_THREADS)
 
     def available(m: Machine, lanes: Lanes) -> BoolArray:
         pool = m.state(RegisterPool)
@@ -78,7 +78,7 @@ def prepare_setmaxnreg(ops: Operands) -> Control:
             return whole
         _check_direction(m, whole, pool.need(m, whole, count)[2], count, grows)
         going = lane_sets.NONE
-        warps = m.thread_of[whole.sel] // _WARP
+        warps = m.thread_of[whole.sel] // WARP_THREADS
         # One warp after the other: each takes from what the one before has left.
         for warp in np.unique(warps):
             some = whole.where(warps == warp)

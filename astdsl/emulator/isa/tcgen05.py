@@ -13,12 +13,12 @@ import numpy as np
 
 from astdsl.emulator import lanes as lane_sets
 from astdsl.emulator.asynchronous import Operation
-from astdsl.emulator.convergence import Gathering
+from astdsl.emulator.convergence import Gathering, together
 from astdsl.emulator.formats.fragments import TMEM_COLUMNS
 from astdsl.emulator.isa import Control, Execute, controls, executes
 from astdsl.emulator.isa.mbarrier import barrier_place, use
 from astdsl.emulator.issues import Issue
-from astdsl.emulator.lanes import Lanes
+from astdsl.emulator.lanes import WARP_THREADS, Lanes
 from astdsl.emulator.machine import Condition
 from astdsl.emulator.scalars import all_of, any_of
 from astdsl.emulator.spread import pairs, spread_by_mask
@@ -31,21 +31,20 @@ if TYPE_CHECKING:
     from astdsl.emulator.operands import Operands
     from astdsl.emulator.scalars import BoolArray
 
-_WARP = 32
 GROUPS = ("cta_group::1", "cta_group::2")
 _ALIGNED = (*GROUPS, "sync", "aligned", "shared::cta", "b32")
 
 
 def _warp_lanes(lanes: Lanes, m: Machine) -> Iterator[int]:
     """Yield the first lane of every warp."""
-    yield from (int(lane) for lane in lanes.index[m.thread_of[lanes.sel] % _WARP == 0])
+    yield from (int(lane) for lane in lanes.index[m.thread_of[lanes.sel] % WARP_THREADS == 0])
 
 
 def _columns(ops: Operands, operand: Any) -> int:
     if not isinstance(operand, Immediate):
         raise ops.refuse("the number of columns must be a constant")
     columns = operand.value
-    if columns & (columns - 1) or not _WARP <= columns <= TMEM_COLUMNS:
+    if columns & (columns - 1) or not WARP_THREADS <= columns <= TMEM_COLUMNS:
         raise ops.refuse(f"columns are a power of two from 32 to 512, not {columns}")
     return columns
 
@@ -55,7 +54,7 @@ class _Collective:
 
     def __init__(self, ops: Operands) -> None:
         self.is_of_pair = ops.has("cta_group::2")
-        self._gathering = Gathering(_WARP)
+        self._gathering = Gathering(WARP_THREADS)
         self._wait = Condition(self._paired, self._describe, again=True)
 
     def complete(self, m: Machine, lanes: Lanes) -> Lanes:
@@ -141,8 +140,8 @@ def _allocate(
             raise m.fault("E271", "tcgen05.alloc after tcgen05.relinquish_alloc_permit", lane)
         memory.allocate(row, first, columns)
         firsts[lane] = first
-    leaders = lanes.where(m.thread_of[lanes.sel] % _WARP == 0)
-    targets = np.broadcast_to(addresses, lanes.n)[m.thread_of[lanes.sel] % _WARP == 0]
+    leaders = lanes.where(m.thread_of[lanes.sel] % WARP_THREADS == 0)
+    targets = np.broadcast_to(addresses, lanes.n)[m.thread_of[lanes.sel] % WARP_THREADS == 0]
     rows, offsets = m.memory.shared_place(m, leaders, targets, 4)
     # Not an ordinary store of the warp: no proxy fence is needed before the bytes are reused.
     m.memory.shared.store(rows, offsets, firsts[leaders.sel])
@@ -162,7 +161,7 @@ def prepare_dealloc(ops: Operands) -> Control:
         whole = collective.complete(m, lanes)
         if whole.n:
             firsts = np.broadcast_to(address(m, whole), whole.n)
-            starts = m.thread_of[whole.sel] % _WARP == 0
+            starts = m.thread_of[whole.sel] % WARP_THREADS == 0
             for lane, first in zip(whole.index[starts], firsts[starts], strict=True):
                 one = Lanes.of(np.array([lane]))
                 column = int(first) & COLUMN_MASK
@@ -173,15 +172,15 @@ def prepare_dealloc(ops: Operands) -> Control:
     return execute
 
 
-@executes("tcgen05.relinquish_alloc_permit")
-def prepare_relinquish(ops: Operands) -> Execute:
+@controls("tcgen05.relinquish_alloc_permit")
+def prepare_relinquish(ops: Operands) -> Control:
     """`tcgen05.relinquish_alloc_permit.cta_group.sync.aligned`."""
     ops.allow("relinquish_alloc_permit", *_ALIGNED)
 
     def execute(m: Machine, lanes: Lanes) -> None:
         tensor_memory(m).may_allocate[m.block_of[lanes.sel]] = False
 
-    return execute
+    return together(execute)
 
 
 @executes("tcgen05.fence::before_thread_sync", "tcgen05.fence::after_thread_sync")

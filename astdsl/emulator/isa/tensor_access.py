@@ -7,14 +7,13 @@ until `tcgen05.wait::ld`, stored ones until `tcgen05.wait::st`.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from astdsl.emulator.asynchronous import Operation
-from astdsl.emulator.convergence import Gathering, is_whole, warps_of
+from astdsl.emulator.convergence import Gathering, is_whole, together, warps_of
 from astdsl.emulator.formats.descriptors import (
     OperandShape,
     decode_tcgen05_descriptor,
@@ -28,6 +27,7 @@ from astdsl.emulator.formats.fragments import (
 )
 from astdsl.emulator.isa import Control, Execute, controls, executes
 from astdsl.emulator.issues import Issue
+from astdsl.emulator.lanes import WARP_THREADS
 from astdsl.emulator.matrix import contain
 from astdsl.emulator.native.copies import register_addresses, transpose
 from astdsl.emulator.products import register_rows
@@ -52,7 +52,6 @@ if TYPE_CHECKING:
     from astdsl.emulator.scalars import Array
 
 Where = tuple[Any, Any, Any]
-_WARP = 32
 _REPEAT = re.compile(r"x\d+")
 
 
@@ -86,12 +85,13 @@ class _Access:
         thread = m.thread_of[lanes.sel]
         blocks = m.block_of[lanes.sel]
         place = _Located(self, blocks, base >> LANE_SHIFT, base & COLUMN_MASK, thread)
-        wrong = place.lane // _WARP != thread // _WARP % 4
+        wrong = place.lane // WARP_THREADS != thread // WARP_THREADS % 4
         if any_of(wrong):
             at = int(np.argmax(wrong))
             raise m.fault(
-                "E274", f"warp {int(thread[at]) // _WARP} accesses lane {int(place.lane[at])} of "
-                "tensor memory; a warp reaches only the 32 lanes of its place in its warpgroup",
+                "E274", f"warp {int(thread[at]) // WARP_THREADS} accesses lane "
+                f"{int(place.lane[at])} of tensor memory; a warp reaches only the 32 lanes of its "
+                "place in its warpgroup",
                 int(lanes.index[at]),
             )  # fmt: skip
         self._require_allocated(m, lanes, place)
@@ -126,12 +126,12 @@ class _Located:
 
     def leaders(self, lanes: Lanes) -> Array:
         """Return the first lane of each warp."""
-        first: Array = lanes.index[(self.thread & (_WARP - 1)) == 0]
+        first: Array = lanes.index[(self.thread & (WARP_THREADS - 1)) == 0]
         return first
 
     def rectangles(self) -> Where:
         """Return (block, group, column) of all cells that each warp touches, [warps, g, c]."""
-        leaders = self.thread & (_WARP - 1) == 0
+        leaders = self.thread & (WARP_THREADS - 1) == 0
         groups = self.lane[leaders] // GROUP_LANES
         span = np.arange(self.access.n_groups)[:, None], np.arange(self.access.n_columns)
         return (
@@ -145,13 +145,13 @@ class _Located:
         first = int(self.column[0])
         if not self.access.is_row or len(self.thread) != m.n_blocks * TMEM_LANES:
             return None
-        if any_of(self.column != first) or any_of(self.lane & (_WARP - 1)):
+        if any_of(self.column != first) or any_of(self.lane & (WARP_THREADS - 1)):
             return None
         return slice(None), slice(None), slice(first, first + self.access.n_columns)
 
     def cells(self) -> Where:
         """Return (block, lane, column) of every register of every thread."""
-        inner = self.thread & (_WARP - 1)
+        inner = self.thread & (WARP_THREADS - 1)
         lane = self.lane + self.access.access.lane[:, inner]
         column = self.column + self.access.access.column[:, inner]
         return np.broadcast_to(self.rows, lane.shape), lane, column
@@ -161,7 +161,7 @@ class _Located:
         if not self.access.is_row or len(self.thread) != data.shape[0] * TMEM_LANES:
             return None
         first = int(self.column[0])
-        lane = self.lane + (self.thread & (_WARP - 1))
+        lane = self.lane + (self.thread & (WARP_THREADS - 1))
         order = lane * data.shape[0] + self.rows
         if any_of(self.column != first) or any_of(order != np.arange(len(order))):
             return None
@@ -172,7 +172,7 @@ class _Located:
         first = int(self.column[0])
         if not self.access.is_row or any_of(self.column != first):
             return None
-        lane = self.rows * TMEM_LANES + self.lane + (self.thread & (_WARP - 1))
+        lane = self.rows * TMEM_LANES + self.lane + (self.thread & (WARP_THREADS - 1))
         columns = slice(first, first + self.access.n_columns)
         return data.reshape(-1, data.shape[-1]), (lane, columns)
 
@@ -181,7 +181,7 @@ class _Located:
         first = int(self.column[0])
         if not self.access.is_row or any_of(self.column != first):
             return None
-        lane = self.rows * TMEM_LANES + self.lane + (self.thread & (_WARP - 1))
+        lane = self.rows * TMEM_LANES + self.lane + (self.thread & (WARP_THREADS - 1))
         cell = lane * data.shape[-1] + first
         addresses: Array = data.ctypes.data + cell * data.itemsize
         return addresses
@@ -218,19 +218,6 @@ class _Located:
         data[block, lane, column + 1] = values >> np.uint32(16)
 
 
-def _collective(body: Callable[[Machine, Lanes], None]) -> Control:
-    """Return a step that runs `body` on whole warps."""
-    gathering = Gathering(_WARP)
-
-    def execute(m: Machine, lanes: Lanes) -> Lanes:
-        whole = gathering.complete(m, lanes)
-        if whole.n:
-            body(m, whole)
-        return whole
-
-    return execute
-
-
 @controls("tcgen05.ld")
 def prepare_load(ops: Operands) -> Control:
     """`tcgen05.ld.sync.aligned.shape.xN{.pack::16b}.b32 r, [taddr]{, half-split}`."""
@@ -256,7 +243,7 @@ def prepare_load(ops: Operands) -> Control:
             for at, register in enumerate(access.places):
                 mark(m, register, lanes, None if undefined is None else undefined[at])
 
-    return _collective(body)
+    return together(body, Gathering(WARP_THREADS))
 
 
 def _touched(m: Machine, lanes: Lanes, place: _Located) -> Where:
@@ -300,29 +287,23 @@ def prepare_store(ops: Operands) -> Control:
             place.write(memory.data, values)
         memory.defined[where] = True
 
-    return _collective(body)
+    return together(body, Gathering(WARP_THREADS))
 
 
-@executes("tcgen05.wait::ld")
-def prepare_wait_load(ops: Operands) -> Execute:
+@controls("tcgen05.wait::ld")
+def prepare_wait_load(ops: Operands) -> Control:
     """`tcgen05.wait::ld.sync.aligned`: the warp's loads are done."""
     ops.allow("wait::ld", "sync", "aligned")
 
-    def execute(m: Machine, lanes: Lanes) -> None:
-        tensor_memory(m).wait_loads(*warps_of(m, lanes))
-
-    return execute
+    return together(lambda m, lanes: tensor_memory(m).wait_loads(*warps_of(m, lanes)))
 
 
-@executes("tcgen05.wait::st")
-def prepare_wait_store(ops: Operands) -> Execute:
+@controls("tcgen05.wait::st")
+def prepare_wait_store(ops: Operands) -> Control:
     """`tcgen05.wait::st.sync.aligned`: the warp's stores are done."""
     ops.allow("wait::st", "sync", "aligned")
 
-    def execute(m: Machine, lanes: Lanes) -> None:
-        tensor_memory(m).wait_stores(*warps_of(m, lanes))
-
-    return execute
+    return together(lambda m, lanes: tensor_memory(m).wait_stores(*warps_of(m, lanes)))
 
 
 # Shape and multicast -> (rows, bytes of a row, first lanes of each copy of each 32 rows).

@@ -16,7 +16,7 @@ from astdsl.emulator.formats.errors import FormatError
 from astdsl.emulator.formats.fields import FIELDS, ORDINAL_FIELDS, replaced
 from astdsl.emulator.formats.tensormap import MAP_BYTES
 from astdsl.emulator.isa import Control, Execute, controls, executes
-from astdsl.emulator.lanes import Lanes
+from astdsl.emulator.lanes import WARP_THREADS, Lanes
 from astdsl.emulator.map_changes import MapChanges
 from astdsl.emulator.scalars import one_a_lane
 
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
 _WORD = np.dtype(np.uint64)
 _PART = np.dtype(np.uint32)
-_WARP = 32
 
 
 def _read(m: Machine, lane: Lanes, space: str, address: int) -> bytes:
@@ -108,13 +107,13 @@ def prepare_copy(ops: Operands) -> Control:
         raise ops.refuse(f"{MAP_BYTES} bytes are copied")
     target, source = ops.address(ops.args[0]), ops.address(ops.args[1])
     ops.sensitive += ops.reads
-    gathering, scope = Gathering(_WARP), scope_number(ops.modifiers)
+    gathering, scope = Gathering(WARP_THREADS), scope_number(ops.modifiers)
 
     def execute(m: Machine, lanes: Lanes) -> Lanes:
         whole = gathering.complete(m, lanes)
         if whole.n:
             # Lane k copies the k-th word.
-            words = (m.thread_of[whole.sel] % _WARP * _PART.itemsize).astype(np.int64)
+            words = (m.thread_of[whole.sel] % WARP_THREADS * _PART.itemsize).astype(np.int64)
             origins = np.broadcast_to(source(m, whole), whole.n) + words
             parts, undefined = m.memory.load(m, whole, "shared", origins, _PART)
             places = np.broadcast_to(target(m, whole), whole.n) + words

@@ -275,7 +275,7 @@ def issue_reduction(
 def issue_store(m: Machine, lanes: Lanes, store: BulkStore) -> None:
     """Issue a copy or reduction that belongs to the open groups of its threads."""
     m.state(_Stores).issue(store, lanes.index)
-    m.asynchronous.issue(store.operation)
+    m.asynchronous.hold(store.operation)
 
 
 @executes("cp.async.bulk.commit_group")
@@ -296,26 +296,16 @@ def prepare_wait(ops: Operands) -> Execute:
     if not isinstance(ops.args[0], Immediate):
         raise ops.refuse("the number of groups must be a constant")
     reads = ops.has("read")
-    keep, finish = ops.args[0].value, _finish_read if reads else _finish
+    keep = ops.args[0].value
 
     def execute(m: Machine, lanes: Lanes) -> None:
         stores = m.state(_Stores)
-        for store in stores.due(lanes.index, keep):
-            finish(m, store)
+        for store, mine in stores.due(lanes.index, keep):
+            store.wait(mine, reads=reads)
         if m.guard is not None:
             m.guard.clocks.know_async(lanes.where(stores.has_issued(lanes.index)))
-        if m.memory.globals.races is not None and not reads:
-            m.memory.globals.races.proxies.wait(lanes)
 
     return execute
-
-
-def _finish(m: Machine, store: BulkStore) -> None:
-    m.asynchronous.complete(store.operation)
-
-
-def _finish_read(m: Machine, store: BulkStore) -> None:
-    store.read()
 
 
 @executes("cp.async.bulk.prefetch", "prefetch.tensormap")

@@ -6,7 +6,7 @@ come early are parked until the others arrive. Lane k of a warp's row is thread 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -14,8 +14,9 @@ import numpy as np
 
 from astdsl.emulator import lanes as lane_sets
 from astdsl.emulator.isa import Control, controls, executes
+from astdsl.emulator.lanes import WARP_THREADS
 from astdsl.emulator.machine import Condition
-from astdsl.emulator.scalars import all_of, one_a_lane
+from astdsl.emulator.scalars import all_of, any_of, one_a_lane
 from astdsl.emulator.undefined import mark
 
 if TYPE_CHECKING:
@@ -25,7 +26,9 @@ if TYPE_CHECKING:
     from astdsl.emulator.operands import Getter, Operands
     from astdsl.emulator.scalars import Array, BoolArray
 
-WARP = 32
+_EVERY = (1 << WARP_THREADS) - 1
+_NAME_IT = "let all lanes of an operation name each other, and themselves, in one mask"
+_WEIGHTS = np.uint32(1) << np.arange(WARP_THREADS, dtype=np.uint32)
 
 
 class Warps:
@@ -38,7 +41,7 @@ class Warps:
         self._n_blocks = m.n_blocks
         self._lanes = lanes
         self.whole = is_whole(m, lanes)
-        self.n = lanes.n // WARP
+        self.n = lanes.n // WARP_THREADS
         self.complete = True
         self.at = np.empty(0, np.int64)
         if not self.whole:
@@ -48,19 +51,19 @@ class Warps:
         """Give each warp a row; `at` holds the place of each lane in the rows."""
         threads = m.thread_of[lanes.sel]
         key = (threads >> 5) * m.n_blocks + m.block_of[lanes.sel]
-        present = np.zeros((m.n_threads + 31) // WARP * m.n_blocks, np.bool_)
+        present = np.zeros((m.n_threads + 31) // WARP_THREADS * m.n_blocks, np.bool_)
         present[key] = True
         self._warps = np.flatnonzero(present)
         self.n = len(self._warps)
-        self.at = (np.cumsum(present) - 1)[key] * WARP + (threads & 31)
-        self.complete = lanes.n == self.n * WARP
+        self.at = (np.cumsum(present) - 1)[key] * WARP_THREADS + (threads & 31)
+        self.complete = lanes.n == self.n * WARP_THREADS
 
     @cached_property
     def here(self) -> BoolArray:
         """Say which lanes of each warp take part."""
-        here = np.full(self.n * WARP, self.whole)
+        here = np.full(self.n * WARP_THREADS, self.whole)
         here[self.at] = True
-        return here.reshape(self.n, WARP)
+        return here.reshape(self.n, WARP_THREADS)
 
     @cached_property
     def slots(self) -> Array:
@@ -68,38 +71,38 @@ class Warps:
         if self.whole:
             return self.spread(self._lanes.index, np.int64)
         n = self._n_blocks
-        first = (self._warps // n) * WARP * n + self._warps % n
-        slots: Array = first[:, None] + np.arange(WARP) * n
+        first = (self._warps // n) * WARP_THREADS * n + self._warps % n
+        slots: Array = first[:, None] + np.arange(WARP_THREADS) * n
         return slots
 
     def spread(self, values: Any, dtype: Any) -> Array:
         """Return one value a lane as rows of warps, side by side; absent lanes hold 0."""
         if self.whole:
             flat = one_a_lane(np.asarray(values, dtype), self._lanes.n)
-            cube = flat.reshape(-1, WARP, self._n_blocks)
-            return np.ascontiguousarray(cube.swapaxes(1, 2).reshape(-1, WARP))
-        rows = np.zeros(self.n * WARP, dtype)
+            cube = flat.reshape(-1, WARP_THREADS, self._n_blocks)
+            return np.ascontiguousarray(cube.swapaxes(1, 2).reshape(-1, WARP_THREADS))
+        rows = np.zeros(self.n * WARP_THREADS, dtype)
         rows[self.at] = values
-        return rows.reshape(self.n, WARP)
+        return rows.reshape(self.n, WARP_THREADS)
 
     def gather(self, rows: Array) -> Array:
         """Return rows of warps as one value a lane, in the order of the lanes."""
-        rows = np.broadcast_to(rows, (self.n, WARP))
+        rows = np.broadcast_to(rows, (self.n, WARP_THREADS))
         if self.whole:
-            return rows.reshape(-1, self._n_blocks, WARP).swapaxes(1, 2).reshape(-1)
+            return rows.reshape(-1, self._n_blocks, WARP_THREADS).swapaxes(1, 2).reshape(-1)
         return rows.reshape(-1)[self.at]
 
 
 def is_whole(m: Machine, lanes: Lanes) -> bool:
     """Say whether lanes are whole warps of all blocks, as one slice."""
-    step = WARP * m.n_blocks
+    step = WARP_THREADS * m.n_blocks
     return lanes.contiguous and lanes.n % step == 0 and lanes.sel.start % step == 0  # type: ignore[union-attr]
 
 
-def mask_bits(masks: Any) -> BoolArray:
-    """Return 32-bit masks as rows of 32 booleans, lane 0 first."""
-    spread: BoolArray = (np.asarray(masks, np.uint32)[..., None] >> np.arange(WARP)) & 1 != 0
-    return spread
+def _masks(lanes: BoolArray) -> Array:
+    """Return rows of 32 booleans as masks."""
+    masks: Array = (lanes * _WEIGHTS).sum(axis=1, dtype=np.uint32)
+    return masks
 
 
 class Members:
@@ -107,6 +110,7 @@ class Members:
 
     def __init__(self, ops: Operands, operand: Any) -> None:
         self.read: Getter = ops.source(operand, "u32")
+        self._is_all = ops.is_literal(operand) and ops.immediate(operand) & _EVERY == _EVERY
         self.condition = Condition(self._ready, self._text, again=True)
 
     def together(self, m: Machine, lanes: Lanes) -> tuple[Lanes, Lanes]:
@@ -123,19 +127,46 @@ class Members:
         if warps.complete:
             return np.ones(lanes.n, np.bool_)
         masks = np.broadcast_to(self.read(m, lanes), lanes.n)
-        asked = np.zeros((warps.n, WARP), np.bool_)
-        np.logical_or.at(asked, warps.at // WARP, mask_bits(masks))
+        ready: BoolArray = masks & self._absent(m, warps)[warps.at // WARP_THREADS] == 0
+        return ready
+
+    def _absent(self, m: Machine, warps: Warps) -> Array:
+        """Return of each warp the mask of the live lanes that are not here."""
         # Slots past the block's last thread do not exist.
         exists = warps.slots < m.n_lanes
         alive = exists & m.live[np.minimum(warps.slots, m.n_lanes - 1)]
-        missing = asked & alive & ~warps.here
-        ready: BoolArray = ~np.any(missing, axis=1, keepdims=True)[:, 0]
-        return ready[warps.at // WARP]
+        return _masks(alive & ~warps.here)
+
+    def groups(self, m: Machine, lanes: Lanes) -> Iterator[Lanes]:
+        """Yield the lanes of each mask: those that take part in one operation of their warps."""
+        if self._is_all:
+            yield lanes
+            return
+        masks = one_a_lane(self.read(m, lanes), lanes.n)
+        outside = masks >> (m.thread_of[lanes.sel] & (WARP_THREADS - 1)).astype(np.uint32) & 1 == 0
+        if any_of(outside):
+            at = int(np.argmax(outside))
+            text = f"a lane executes this with mask {masks[at]:#010x}, which does not name it"
+            raise m.fault("E214", text, int(lanes.index[at]), _NAME_IT)
+        found = np.unique(masks)
+        for mask in found:
+            some = lanes if len(found) == 1 else lanes.where(masks == mask)
+            if len(found) > 1:
+                self._require_alone(m, some, mask)
+            yield some
+
+    def _require_alone(self, m: Machine, lanes: Lanes, mask: Any) -> None:
+        """Fault if lanes that a mask names have come with another one."""
+        warps = Warps(m, lanes)
+        other = warps.gather((self._absent(m, warps) & mask)[:, None]) != 0
+        if any_of(other):
+            text = f"lanes that mask {mask:#010x} names execute this with another mask"
+            raise m.fault("E214", text, lanes.first(other), _NAME_IT)
 
     def _text(self, m: Machine, lanes: Lanes) -> str:
         mask = int(np.broadcast_to(self.read(m, lanes), lanes.n)[0])
         warps = Warps(m, lanes)
-        here = sum(1 << k for k in range(WARP) if warps.here[0, k])
+        here = sum(1 << k for k in range(WARP_THREADS) if warps.here[0, k])
         return f"waits for the lanes of mask {mask:#010x}, of which {here:#010x} are there"
 
 
@@ -157,11 +188,11 @@ def collective(
         ready, early = members.together(m, lanes)
         if early.n:
             m.block(early, members.condition)
-        if ready.n:
-            warps = Warps(m, ready)
+        for some in members.groups(m, ready) if ready.n else ():
+            warps = Warps(m, some)
             if not tracks:
-                _track(m, ready, warps, places, writes)
-            body(m, ready, warps)
+                _track(m, some, warps, places, writes)
+            body(m, some, warps)
         return ready if early.n else None
 
     return execute
@@ -207,7 +238,7 @@ class _Shuffle:
 
     def _sources(self, lane: Any, clamp: Any) -> tuple[Array, Array]:
         """Return from which lane each lane takes its value, and whether that lane is in range."""
-        own = np.arange(WARP)
+        own = np.arange(WARP_THREADS)
         segment, limit = clamp >> 8 & 31, clamp & 31
         source, valid = self.find(own, lane, segment, own & segment | limit & ~segment)
         return np.where(valid, source, own) & 31, valid
@@ -215,7 +246,7 @@ class _Shuffle:
     def _run(self, m: Machine, lanes: Lanes, warps: Warps) -> None:
         if warps.whole and self.constant is not None and not m.undefined:
             source, valid = self.constant
-            cube = one_a_lane(self.value(m, lanes), lanes.n).reshape(-1, WARP, m.n_blocks)
+            cube = one_a_lane(self.value(m, lanes), lanes.n).reshape(-1, WARP_THREADS, m.n_blocks)
             self.write(m, lanes, cube.take(source, axis=1).reshape(-1))
             if self.write_valid is not None:
                 self.write_valid(m, lanes, warps.gather(valid))
@@ -264,7 +295,7 @@ def prepare_vote(ops: Operands) -> Control:
         votes = np.broadcast_to(vote(m, lanes), lanes.n)
         true, false = warps.spread(votes, np.bool_), warps.spread(~votes, np.bool_)
         if mode == "ballot":
-            result: Any = (true.astype(np.uint32) << np.arange(WARP, dtype=np.uint32)).sum(axis=1)
+            result: Any = _masks(true)
         elif mode == "any":
             result = true.any(axis=1)
         elif mode == "all":
@@ -286,16 +317,15 @@ def prepare_match(ops: Operands) -> Control:
     write = ops.destination(results[0], "b32")
     write_all = ops.destination(results[1], "pred") if len(results) == 2 else None
     every = ops.has("all")
-    weights = np.uint32(1) << np.arange(WARP, dtype=np.uint32)
 
     def body(m: Machine, lanes: Lanes, warps: Warps) -> None:
         rows = warps.spread(value(m, lanes), np.uint64)
         both = warps.here[:, :, None] & warps.here[:, None, :]
         same = (rows[:, :, None] == rows[:, None, :]) & both
-        masks = (same * weights).sum(axis=2, dtype=np.uint32)
+        masks = (same * _WEIGHTS).sum(axis=2, dtype=np.uint32)
         if every:
             whole = (same | ~both).all(axis=(1, 2))[:, None]
-            masks = np.where(whole, (warps.here * weights).sum(axis=1, dtype=np.uint32)[:, None], 0)
+            masks = np.where(whole, _masks(warps.here)[:, None], 0)
             if write_all is not None:
                 write_all(m, lanes, warps.gather(whole))
         write(m, lanes, warps.gather(masks))
@@ -370,7 +400,7 @@ def prepare_elect(ops: Operands) -> Control:
     def body(m: Machine, lanes: Lanes, warps: Warps) -> None:
         leader = np.argmax(warps.here, axis=1)[:, None]
         write(m, lanes, warps.gather(leader.astype(np.uint32)))
-        write_leader(m, lanes, warps.gather(np.arange(WARP) == leader))
+        write_leader(m, lanes, warps.gather(np.arange(WARP_THREADS) == leader))
 
     return collective(ops, ops.args[1], body)
 
@@ -383,7 +413,7 @@ def prepare_bar_warp(ops: Operands) -> Control:
     def body(m: Machine, lanes: Lanes, warps: Warps) -> None:
         """Order what the lanes did before what they do next."""
         if m.guard is not None:
-            m.guard.races.meet(m.guard.clocks.warps(lanes))
+            m.guard.meet(lanes)
 
     return collective(ops, ops.args[0], body)
 
@@ -396,7 +426,6 @@ def prepare_activemask(ops: Operands) -> Execute:
 
     def execute(m: Machine, lanes: Lanes) -> None:
         warps = Warps(m, lanes)
-        weights = np.uint32(1) << np.arange(WARP, dtype=np.uint32)
-        write(m, lanes, warps.gather((warps.here * weights).sum(axis=1, dtype=np.uint32)[:, None]))
+        write(m, lanes, warps.gather(_masks(warps.here)[:, None]))
 
     return execute

@@ -14,16 +14,17 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 import numpy as np
 
 from astdsl.emulator.convergence import (
-    WARPGROUP_THREADS,
     Gathering,
     Warpgroup,
+    together,
     warpgroups,
     warps_of,
 )
 from astdsl.emulator.formats.descriptors import OperandShape, decode_wgmma_descriptor
 from astdsl.emulator.formats.errors import FormatError
 from astdsl.emulator.groups import GroupLedger
-from astdsl.emulator.isa import Control, Execute, controls, executes
+from astdsl.emulator.isa import Control, controls
+from astdsl.emulator.lanes import WARPGROUP_THREADS, WARPGROUP_WARPS
 from astdsl.emulator.matrix import ELEMENT_BYTES, INTEGERS
 from astdsl.emulator.products import M_ROWS, Product, ProductKind, Step, a_from_registers
 from astdsl.emulator.scalars import all_of, any_of, one_a_lane
@@ -52,7 +53,6 @@ _RESULTS = {
     "f16": {"f16", "f32"}, "bf16": {"f32"}, "tf32": {"f32"}, "e4m3": {"f16", "f32"},
     "e5m2": {"f16", "f32"}, "s8": {"s32"}, "u8": {"s32"},
 }  # fmt: skip
-_WARPS = 4
 
 
 class _State:
@@ -83,8 +83,8 @@ class _State:
         """Return the numbers of a warpgroup's warps."""
         found = self._owners.get(group)
         if found is None:
-            first = group.rows[:, None] * self.n_warps + group.number * _WARPS
-            found = (first + np.arange(_WARPS)).reshape(-1)
+            first = group.rows[:, None] * self.n_warps + group.number * WARPGROUP_WARPS
+            found = (first + np.arange(WARPGROUP_WARPS)).reshape(-1)
             if group.lanes.contiguous:
                 self._owners[group] = found
         return found
@@ -106,8 +106,8 @@ def _kept(known: dict[tuple[int, int], T], lanes: Lanes, make: Callable[[], T]) 
     return found
 
 
-@executes("wgmma.fence")
-def prepare_fence(ops: Operands) -> Execute:
+@controls("wgmma.fence")
+def prepare_fence(ops: Operands) -> Control:
     """`wgmma.fence.sync.aligned`: orders register accesses before the products after it."""
     ops.allow("fence", "sync", "aligned")
 
@@ -115,11 +115,11 @@ def prepare_fence(ops: Operands) -> Execute:
         state = m.state(_State)
         state.fenced[state.warps(m, lanes)] = True
 
-    return execute
+    return together(execute)
 
 
-@executes("wgmma.commit_group")
-def prepare_commit(ops: Operands) -> Execute:
+@controls("wgmma.commit_group")
+def prepare_commit(ops: Operands) -> Control:
     """`wgmma.commit_group.sync.aligned`: close each warp's open group."""
     ops.allow("commit_group", "sync", "aligned")
 
@@ -128,11 +128,11 @@ def prepare_commit(ops: Operands) -> Execute:
         state.ledger.commit(state.warps(m, lanes))
         state.open.clear()
 
-    return execute
+    return together(execute)
 
 
-@executes("wgmma.wait_group")
-def prepare_wait(ops: Operands) -> Execute:
+@controls("wgmma.wait_group")
+def prepare_wait(ops: Operands) -> Control:
     """`wgmma.wait_group.sync.aligned N`: at most N groups stay in flight."""
     ops.allow("wait_group", "sync", "aligned")
     if not isinstance(ops.args[0], Immediate):
@@ -141,13 +141,13 @@ def prepare_wait(ops: Operands) -> Execute:
 
     def execute(m: Machine, lanes: Lanes) -> None:
         state = m.state(_State)
-        for product in state.ledger.due(state.warps(m, lanes), keep):
-            m.asynchronous.complete(product.operation)
-        state.pending = [product for product in state.pending if not product.done]
+        for product, mine in state.ledger.due(state.warps(m, lanes), keep):
+            product.wait(mine)
+        state.pending = [product for product in state.pending if not product.is_over]
         if m.guard is not None:
             m.guard.clocks.know_async(lanes)
 
-    return execute
+    return together(execute)
 
 
 class _Instruction:
@@ -199,7 +199,7 @@ class _Instruction:
         state.ledger.issue(product, state.owners(group))
         state.pending.append(product)
         state.open[group.number] = product
-        m.asynchronous.issue(product.operation)
+        m.asynchronous.hold(product.operation)
 
     def _continues(self, product: Product, group: Warpgroup, keeps: Array) -> bool:
         """Say whether this instruction only lengthens the K of a product of its group."""
@@ -240,7 +240,7 @@ class _Instruction:
                 help="execute `wgmma.fence.sync.aligned` before the products",
             )  # fmt: skip
         for other in state.pending:
-            if not other.done and _collides(other, self, group):
+            if _collides(other, self, group):
                 raise m.fault(
                     "E263", f"registers of the {other.operation.what} "
                     f"({other.operation.issue.text(m, int(group.rows[0]))}) are used while it is "
@@ -335,12 +335,4 @@ def _transposes(ops: Operands, in_registers: bool) -> tuple[bool, bool]:
 @controls("wgmma.mma_async")
 def prepare_product(ops: Operands) -> Control:
     """`wgmma.mma_async.sync.aligned.m64nNkK.D.A.B d, a, b, scale-d{, scales}{, transposes}`."""
-    instruction, gathering = _Instruction(ops), Gathering(WARPGROUP_THREADS)
-
-    def execute(m: Machine, lanes: Lanes) -> Lanes:
-        whole = gathering.complete(m, lanes)
-        if whole.n:
-            instruction.execute(m, whole)
-        return whole
-
-    return execute
+    return together(_Instruction(ops).execute, Gathering(WARPGROUP_THREADS))

@@ -17,7 +17,8 @@ from astdsl.emulator import matrix
 from astdsl.emulator.global_memory import misaligned
 from astdsl.emulator.isa import Control, controls
 from astdsl.emulator.isa.memory import space_of
-from astdsl.emulator.isa.warp import WARP, Warps, collective
+from astdsl.emulator.isa.warp import Warps, collective
+from astdsl.emulator.lanes import WARP_THREADS
 from astdsl.emulator.scalars import UNSIGNED, one_a_lane
 from astdsl.emulator.syntax import Immediate
 from astdsl.emulator.undefined import mark, undefined_mask
@@ -53,7 +54,7 @@ class _Fragment:
         """Return how many 32-bit registers a lane has."""
         if self.is_operand and self.type == "f16":
             return 8
-        return self.rows * self.columns * _BYTES[self.type] // (4 * WARP)
+        return self.rows * self.columns * _BYTES[self.type] // (4 * WARP_THREADS)
 
     @property
     def per_register(self) -> int:
@@ -110,7 +111,7 @@ class _Place:
         align = 4 * self.fragment.n_registers
         if register == part == 0 and (base % align).any():
             raise misaligned(m, lanes, self.space or "generic", base, align)
-        lane = m.thread_of[lanes.sel] & (WARP - 1)
+        lane = m.thread_of[lanes.sel] & (WARP_THREADS - 1)
         row, column = self.fragment.element(lane, register, part)
         stride = one_a_lane(self._stride(m, lanes), lanes.n).astype(np.int64)
         place = row * stride + column if self._by_rows else column * stride + row
@@ -197,7 +198,7 @@ def prepare_mma(ops: Operands) -> Control:
         old = raw[2].view(_RESULT_TYPES[c_type])
         product = matrix.multiply(left, np.ascontiguousarray(right))
         new = np.ascontiguousarray(matrix.accumulate(old, product, dtype, saturate))
-        words = new.reshape(warps.n, WARP, -1).view(np.uint32)
+        words = new.reshape(warps.n, WARP_THREADS, -1).view(np.uint32)
         for k, write in enumerate(writes):
             write(m, lanes, warps.gather(np.ascontiguousarray(words[:, :, k])))
 
