@@ -17,11 +17,13 @@ from astdsl.call import Call, Callee, constant_key, prepare, resolve, where
 from astdsl.errors import BadArgument, DeviceUnavailable
 from astdsl.frontend.signature import Signature
 from astdsl.ir.core import Module
+from astdsl.ir.types import RefType, Type
 from astdsl.lang.memory import opens
 from astdsl.records import dataclass, replace
 from astdsl.runtime.arrays import Where
 from astdsl.runtime.artifact import Code
 from astdsl.runtime.boundary import Boundary
+from astdsl.runtime.classes import tell_apart
 from astdsl.runtime.devices import find_device, selected_device
 from astdsl.runtime.launch import Launch, describe
 from astdsl.runtime.recent import Recent, recent_of
@@ -155,13 +157,15 @@ class CompiledKernel:
 
     def _check_classes(self, call: Call, signature: Signature) -> None:
         static = frozenset(self._program.static)
-        kinds = [t for a in call.request.arguments if (t := a.type_with(static)) is not None]
-        for param, kind in zip(self._program.module.params, kinds, strict=True):
-            if param.value.type != kind:
+        wanted = {param.name: param.value.type for param in self._program.module.params}
+        for argument in call.request.arguments:
+            given, expected = argument.type_with(static), wanted.get(argument.name)
+            if given != expected:
                 raise BadArgument(
-                    f"`{param.name}` is {kind}, and the kernel is compiled for {param.value.type}",
+                    f"`{argument.name}` {_difference(given, expected)}",
                     (signature.span, ""),
-                    help="call the kernel itself, which compiles what it needs",
+                    help="lower the kernel for such arguments, or call it: that compiles what it "
+                    "needs",
                 )
 
     def save(self, path: str | PathLike[str]) -> None:
@@ -189,6 +193,18 @@ class CompiledKernel:
             replace(c, default=self._constants.get(c.name, c.default)) for c in signature.constants
         )
         return replace(signature, constants=constants, bound="")
+
+
+def _difference(given: Type | None, wanted: Type | None) -> str:
+    """Say what an argument is that a kernel is not compiled for; None is one that is left out."""
+    if given is None:
+        return "is left out, and the kernel is compiled for calls with it"
+    if wanted is None:
+        return "is given, and the kernel is compiled for calls without it"
+    found, other = f"is {given}", str(wanted)
+    if isinstance(given, RefType) and isinstance(wanted, RefType):
+        found, other = tell_apart(given, wanted)
+    return f"{found}, and the kernel is compiled for {other}"
 
 
 @opens("load")

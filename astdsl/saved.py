@@ -59,7 +59,10 @@ class Saved:
 
 
 def write(path: Path, saved: Saved) -> None:
-    """Write a kernel to a file, which appears whole or not at all."""
+    """Write a kernel to a file, which appears whole or not at all.
+
+    Raises BadArgument for a path that no file can be written to.
+    """
     members = {
         IR: print_module(saved.module, spans=True).encode(),
         PTX: saved.code.ptx.encode(),
@@ -72,19 +75,37 @@ def write(path: Path, saved: Saved) -> None:
         "plan": data_of(saved.code.plan),
         "digests": {name: hashlib.sha256(held).hexdigest() for name, held in members.items()},
     }
+    try:
+        _write(path, {MANIFEST: json.dumps(manifest, indent=1).encode(), **members})
+    except OSError as error:
+        raise BadArgument(
+            f"`{path}` cannot be written: {error.strerror}",
+            help="name a file in a folder that is there and can be written",
+        ) from None
+
+
+def _write(path: Path, members: dict[str, bytes]) -> None:
     part = path.with_name(f".{path.name}.part")
-    with zipfile.ZipFile(part, "w", zipfile.ZIP_DEFLATED) as file:
-        for name, held in {MANIFEST: json.dumps(manifest, indent=1).encode(), **members}.items():
-            # A fixed date, so that the same kernel is the same file.
-            file.writestr(zipfile.ZipInfo(name), held, zipfile.ZIP_DEFLATED)
-    part.replace(path)
+    try:
+        with zipfile.ZipFile(part, "w", zipfile.ZIP_DEFLATED) as file:
+            for name, held in members.items():
+                # A fixed date, so that the same kernel is the same file.
+                file.writestr(zipfile.ZipInfo(name), held, zipfile.ZIP_DEFLATED)
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)
 
 
 def read(path: Path) -> Saved:
     """Read a kernel from a file. Raises BadArgument for a file that `write` has not made."""
     try:
         return _saved(_members(path))
-    except (OSError, zipfile.BadZipFile, BadData) as error:
+    except OSError as error:
+        raise BadArgument(
+            f"`{path}` cannot be read: {error.strerror or error}",
+            help="pass the path that `kernel.lower(...).save(path)` wrote",
+        ) from None
+    except (zipfile.BadZipFile, BadData) as error:
         raise BadArgument(
             f"`{path}` is no kernel that this version saved: {error}",
             help="save it again, by `kernel.lower(...).save(path)`",

@@ -131,6 +131,54 @@ def test_arguments_of_another_class_are_refused_by_a_loaded_kernel(path: Path) -
         load(path)(matrix(32, 64)[:, ::2])
 
 
+@kernel
+def shifted(
+    x: In[f32, "M N"], by: In[f32, "N"] | None = None, o: Out[f32, "M N"] = None, up: f32 = 1.0
+):
+    t = x[...]
+    if by is not None:
+        t = t + by[...][None, :]
+    o[...] = t + up
+
+
+@pytest.mark.parametrize(
+    ("compiled_for", "called_with", "said"),
+    [
+        ((matrix(8, 16),), (matrix(8, 32),), "`x` has 32 elements along axis 1, and .* for 16"),
+        ((matrix(8, 16),), (matrix(0, 16),), "`x` has 0 elements along axis 0, and .* for 8"),
+        (
+            (matrix(8, 16),),
+            (matrix(16, 8).T,),
+            "class .axis 0 contiguous; TMA.* for .axis 1 contig",
+        ),
+        ((matrix(8, 16),), (matrix(8, 16), matrix(16)), "`by` is given, and .* calls without it"),
+        ((matrix(8, 16), matrix(16)), (matrix(8, 16),), "`by` is left out, and .* calls with it"),
+    ],
+    ids=["extent", "empty", "class", "given", "left out"],
+)
+def test_what_differs_from_the_compiled_arguments_is_said_in_words(
+    compiled_for: Any, called_with: Any, said: str
+) -> None:
+    compiled = shifted.lower(*compiled_for).compile()
+    with pytest.raises(BadArgument, match=said):
+        compiled(*called_with)
+
+
+def test_a_path_that_cannot_be_written_or_read_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "none" / "kernel"
+    with pytest.raises(BadArgument, match=f"`{path}` cannot be written: No such file"):
+        scaled.lower(matrix(32, 64)).save(path)
+    with pytest.raises(BadArgument, match=f"`{path}` cannot be read: No such file"):
+        load(path)
+
+
+def test_a_file_that_is_not_finished_leaves_nothing(path: Path) -> None:
+    path.mkdir()
+    with pytest.raises(BadArgument, match="cannot be written"):
+        scaled.lower(matrix(32, 64)).save(path)
+    assert list(path.parent.iterdir()) == [path]
+
+
 def test_assertions_of_the_host_are_checked_by_a_loaded_kernel(path: Path) -> None:
     scaled.lower(matrix(32, 64)).save(path)
     with pytest.raises(FailedAssertion, match="M is even"):
@@ -190,9 +238,8 @@ def test_a_file_that_was_changed_is_refused(path: Path, change: Change) -> None:
         load(path)
 
 
-@pytest.mark.parametrize("held", [None, b"", b"PK\x03\x04", b"text"])
-def test_what_is_no_kernel_is_refused(path: Path, held: bytes | None) -> None:
-    if held is not None:
-        path.write_bytes(held)
+@pytest.mark.parametrize("held", [b"", b"PK\x03\x04", b"text"])
+def test_what_is_no_kernel_is_refused(path: Path, held: bytes) -> None:
+    path.write_bytes(held)
     with pytest.raises(BadArgument, match="is no kernel that this version saved"):
         load(path)

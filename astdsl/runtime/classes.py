@@ -45,11 +45,31 @@ class ArgumentClass:
 
     def words(self) -> str:
         """Say the class in words."""
-        axis = self.contiguous_axis
-        parts = ["no contiguous axis" if axis is None else f"axis {axis} contiguous"]
-        parts.append("TMA" if self.tma else f"plain loads, because {self.reason}")
-        parts.append("32-bit offsets" if self.small else "64-bit offsets")
-        return "; ".join(parts)
+        access = "TMA" if self.tma else f"plain loads, because {self.reason}"
+        return _class_words(self.contiguous_axis, access, self.small)
+
+
+def _class_words(contiguous_axis: int | None, access: str, is_small: bool) -> str:
+    axis = contiguous_axis
+    contiguous = "no contiguous axis" if axis is None else f"axis {axis} contiguous"
+    return "; ".join([contiguous, access, "32-bit offsets" if is_small else "64-bit offsets"])
+
+
+def tell_apart(given: RefType, wanted: RefType) -> tuple[str, str]:
+    """Say what an argument is that a kernel is not compiled for, and what it is compiled for."""
+    if given.dtype is not wanted.dtype or given.rank != wanted.rank:
+        first, second = (f"{each.dtype} with {each.rank} axes" for each in (given, wanted))
+        return f"is {first}", second
+    for axis, pair in enumerate(zip(given.shape, wanted.shape, strict=True)):
+        if pair[0] != pair[1]:  # what is no constant is over 0
+            first, second = ("more than 0" if each is None else str(each) for each in pair)
+            return f"has {first} elements along axis {axis}", second
+    return f"is of the class {_words_of(given)}", _words_of(wanted)
+
+
+def _words_of(kind: RefType) -> str:
+    axis = kind.strides.index(1) if 1 in kind.strides else None
+    return f"({_class_words(axis, 'TMA' if kind.tma else 'plain loads', kind.small)})"
 
 
 def geometry_of(view: ArrayView) -> Geometry:
