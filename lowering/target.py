@@ -15,7 +15,6 @@ TMA = "tma"
 PACKED_F32 = "f32x2"
 REDUX_F32 = "redux.f32"
 SETMAXNREG = "setmaxnreg"
-TMA_CTA_DESTINATION = "tma.shared::cta"
 
 
 @dataclass(frozen=True, slots=True)

@@ -103,9 +103,6 @@ def named_dtype(x: object) -> DType | None:
     return None
 
 
-_FLOAT_ORDER = (f16, f32, f64)
-
-
 def promote(a: DType, b: DType) -> DType | None:
     """Return the dtype in which `a` and `b` meet, None where they do not.
 

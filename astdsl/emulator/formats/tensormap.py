@@ -34,7 +34,6 @@ __all__ = [
 ]
 
 MAP_BYTES = 128
-MAP_ALIGNMENT_BYTES = 64
 MAGIC = b"aMAP"
 LAYOUT = struct.Struct("<4s6BxxQ5Q4Q5H5B")
 _MAX_DIM = 1 << 32

@@ -10,23 +10,23 @@ from functools import cache
 from astdsl.lowering.nvptx.asm.row import AsmRow, Effect
 
 
-def _unary(name: str, opcode: str, type: str = "float") -> AsmRow:
+def _unary(name: str, opcode: str) -> AsmRow:
     return AsmRow(
         name=name,
         text=f"{opcode} $result, $value;",
         effect=Effect.PURE,
-        outputs={"result": type},
-        inputs={"value": type},
+        outputs={"result": "float"},
+        inputs={"value": "float"},
     )
 
 
-def _pack(name: str, opcode: str, result: str) -> AsmRow:
+def _pack(name: str, opcode: str) -> AsmRow:
     # PTX puts its first source into the high half.
     return AsmRow(
         name=name,
         text=f"{opcode} $result, $high, $low;",
         effect=Effect.PURE,
-        outputs={"result": result},
+        outputs={"result": "i16"},
         inputs={"low": "float", "high": "float"},
     )
 
@@ -42,16 +42,12 @@ def _convert(name: str, opcode: str, source: str, result: str) -> AsmRow:
 
 
 EX2_APPROX = _unary("ex2.approx", "ex2.approx.f32")
-EX2_APPROX_FTZ = _unary("ex2.approx.ftz", "ex2.approx.ftz.f32")
 LG2_APPROX = _unary("lg2.approx", "lg2.approx.f32")
 TANH_APPROX = _unary("tanh.approx", "tanh.approx.f32")
-RCP_APPROX = _unary("rcp.approx", "rcp.approx.f32")
 RSQRT_APPROX = _unary("rsqrt.approx", "rsqrt.approx.f32")
 SQRT_APPROX = _unary("sqrt.approx", "sqrt.approx.f32")
 SIN_APPROX = _unary("sin.approx", "sin.approx.f32")
 COS_APPROX = _unary("cos.approx", "cos.approx.f32")
-RCP_RN = _unary("rcp.rn", "rcp.rn.f32")
-
 DIV_APPROX = AsmRow(
     name="div.full",
     text="div.full.f32 $result, $dividend, $divisor;",
@@ -61,22 +57,10 @@ DIV_APPROX = AsmRow(
 )
 """Quotient within 2 ulp."""
 
-FMA_RN = AsmRow(
-    name="fma.rn",
-    text="fma.rn.f32 $result, $a, $b, $c;",
-    effect=Effect.PURE,
-    outputs={"result": "float"},
-    inputs={"a": "float", "b": "float", "c": "float"},
-)
-
-PACK_F16 = _pack("cvt.f16x2", "cvt.rn.f16x2.f32", "<2 x half>")
-PACK_BF16 = _pack("cvt.bf16x2", "cvt.rn.bf16x2.f32", "<2 x bfloat>")
-PACK_E4M3 = _pack("cvt.e4m3x2", "cvt.rn.satfinite.e4m3x2.f32", "i16")
-PACK_E5M2 = _pack("cvt.e5m2x2", "cvt.rn.satfinite.e5m2x2.f32", "i16")
+PACK_E4M3 = _pack("cvt.e4m3x2", "cvt.rn.satfinite.e4m3x2.f32")
+PACK_E5M2 = _pack("cvt.e5m2x2", "cvt.rn.satfinite.e5m2x2.f32")
 UNPACK_E4M3 = _convert("cvt.f16x2.e4m3x2", "cvt.rn.f16x2.e4m3x2", "i16", "<2 x half>")
 UNPACK_E5M2 = _convert("cvt.f16x2.e5m2x2", "cvt.rn.f16x2.e5m2x2", "i16", "<2 x half>")
-ROUND_TF32 = _convert("cvt.tf32", "cvt.rna.tf32.f32", "float", "i32")
-
 _PTX_FLOATS = {"float": "f32", "double": "f64"}
 
 

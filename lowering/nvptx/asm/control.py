@@ -1,6 +1,6 @@
-"""Register budgets, dependent launches, clocks and stops.
+"""What controls the threads that run: their registers.
 
-Source: PTX ISA 9.7.20 (setmaxnreg), 9.7.13.12 (griddepcontrol), 9.7.12, 9.7.19.
+Source: PTX ISA 9.7.20 (setmaxnreg).
 """
 
 from __future__ import annotations
@@ -8,42 +8,6 @@ from __future__ import annotations
 from functools import cache
 
 from astdsl.lowering.nvptx.asm.row import AsmRow, Effect
-
-TRAP = AsmRow(name="trap", text="trap;", effect=Effect.ACTS)
-
-GRID_WAIT = AsmRow(name="griddepcontrol.wait", text="griddepcontrol.wait;", effect=Effect.ACTS)
-
-GRID_LAUNCH = AsmRow(
-    name="griddepcontrol.launch_dependents",
-    text="griddepcontrol.launch_dependents;",
-    effect=Effect.ACTS,
-)
-
-NANOSLEEP = AsmRow(
-    name="nanosleep",
-    text="nanosleep.u32 $nanoseconds;",
-    effect=Effect.ACTS,
-    inputs={"nanoseconds": "i32"},
-)
-
-CLOCK = AsmRow(
-    name="clock64", text="mov.u64 $cycles, %clock64;", effect=Effect.ACTS, outputs={"cycles": "i64"}
-)
-
-GLOBAL_TIMER = AsmRow(
-    name="globaltimer",
-    text="mov.u64 $nanoseconds, %globaltimer;",
-    effect=Effect.ACTS,
-    outputs={"nanoseconds": "i64"},
-)
-
-REMOTE_SHARED_ADDRESS = AsmRow(
-    name="mapa",
-    text="mapa.shared::cluster.u32 $remote, $address, $rank;",
-    effect=Effect.PURE,
-    outputs={"remote": "i32"},
-    inputs={"address": "i32", "rank": "i32"},
-)
 
 
 @cache

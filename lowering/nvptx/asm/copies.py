@@ -16,43 +16,6 @@ BULK_COMMIT = AsmRow(
     name="cp.async.bulk.commit_group", text="cp.async.bulk.commit_group;", effect=Effect.ACTS
 )
 
-PREFETCH_TENSOR_MAP = AsmRow(
-    name="prefetch.tensormap",
-    text="prefetch.tensormap [$map];",
-    effect=Effect.ACTS,
-    inputs={"map": "ptr"},
-)
-
-CP_ASYNC_COMMIT = AsmRow(
-    name="cp.async.commit_group", text="cp.async.commit_group;", effect=Effect.ACTS
-)
-
-CP_ASYNC_ARRIVE = AsmRow(
-    name="cp.async.mbarrier.arrive",
-    text="cp.async.mbarrier.arrive.noinc.shared::cta.b64 [$bar];",
-    effect=Effect.ACTS,
-    inputs={"bar": "i32"},
-)
-"""Arrive at a barrier when this thread's earlier ``cp.async`` are done."""
-
-BULK_LOAD = AsmRow(
-    name="cp.async.bulk.load",
-    text=(
-        "cp.async.bulk.shared::cta.global.mbarrier::complete_tx::bytes "
-        "[$destination], [$source], $bytes, [$bar];"
-    ),
-    effect=Effect.ACTS,
-    inputs={"destination": "i32", "source": "ptr addrspace(1)", "bytes": "i32", "bar": "i32"},
-)
-"""Copy consecutive bytes; addresses and count are multiples of 16."""
-
-BULK_STORE = AsmRow(
-    name="cp.async.bulk.store",
-    text="cp.async.bulk.global.shared::cta.bulk_group [$destination], [$source], $bytes;",
-    effect=Effect.ACTS,
-    inputs={"destination": "ptr addrspace(1)", "source": "i32", "bytes": "i32"},
-)
-
 
 @cache
 def tma_load(rank: int) -> AsmRow:

@@ -17,14 +17,6 @@ REDUX_OPERATIONS = ("add.s32", "min.s32", "max.s32", "min.u32", "max.u32", "and.
 REDUX_OF_FLOATS = ("min.NaN.f32", "max.NaN.f32")
 MATRICES = (1, 2, 4)
 
-BALLOT = AsmRow(
-    name="vote.ballot",
-    text="vote.sync.ballot.b32 $votes, $predicate, $members;",
-    effect=Effect.CONVERGES,
-    outputs={"votes": "i32"},
-    inputs={"predicate": "i1", "members": "i32"},
-)
-
 ELECT = AsmRow(
     name="elect.sync",
     text="elect.sync _|$elected, $members;",

@@ -57,9 +57,12 @@ def test_an_unused_pure_row_disappears_and_an_equal_one_is_shared() -> None:
 
 
 def test_an_unused_acting_row_stays_and_an_equal_one_is_repeated() -> None:
+    clock = AsmRow(
+        name="clock64", text="mov.u64 $now, %clock64;", effect=Effect.ACTS, outputs={"now": "i64"}
+    )
     module, builder = begin()
     for _ in range(2):
-        builder.asm(control.CLOCK)
+        builder.asm(clock)
     builder.ret()
     assert ptx_of(module).count("%clock64") == 2
 

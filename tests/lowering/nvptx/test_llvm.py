@@ -2,7 +2,8 @@
 
 import pytest
 
-from astdsl.lowering.nvptx.asm import barriers, copies
+from astdsl.lowering.nvptx.asm import barriers
+from astdsl.lowering.nvptx.asm.row import AsmRow, Effect
 from astdsl.lowering.nvptx.llvm import LaunchBounds, Module, Parameter
 from astdsl.lowering.nvptx.values import constant, i1, i32, i64
 from astdsl.lowering.target import SM_90A, TARGETS, Target
@@ -31,9 +32,15 @@ def test_exact_threads_become_reqntid() -> None:
 
 
 def test_tensor_maps_are_read_where_the_launch_put_them() -> None:
+    prefetch = AsmRow(
+        name="prefetch.tensormap",
+        text="prefetch.tensormap [$map];",
+        effect=Effect.ACTS,
+        inputs={"map": "ptr"},
+    )
     module, builder = begin(Parameter.tensor_map("x_map"), Parameter.tensor_map("y_map"))
     for name in ("x_map", "y_map"):
-        builder.asm(copies.PREFETCH_TENSOR_MAP, builder.parameters[name])
+        builder.asm(prefetch, builder.parameters[name])
     builder.ret()
     ptx = ptx_of(module)
     assert ".param .align 64 .b8 k_param_3[128]" in ptx
