@@ -377,7 +377,11 @@ OPTIONS: dict[str, tuple[Callable[[Any], bool], str, str]] = {
         "write `@kernel(params=CompilerParams(approx_math=True))`",
     ),
 }
-LATER = {"cluster": "clusters"}
+# Options that are to come: what they are about, and what to do until then.
+LATER = {
+    "cluster": ("clusters", "leave `cluster` out"),
+    "target": ("targets of a decorator", 'name it at the call: `f.on(target="sm_100a")(x)`'),
+}
 
 
 def params_of(options: Mapping[str, Any]) -> CompilerParams:
@@ -408,10 +412,9 @@ def _check_options(options: Mapping[str, Any], function: FunctionType) -> None:
     for name, value in options.items():
         place = (option_span(function, name), "")
         if name in LATER:
+            what, hint = LATER[name]
             raise UnsupportedFeature(
-                f"`@kernel({name}=...)`: {LATER[name]} are not in this version",
-                place,
-                help=f"leave `{name}` out",
+                f"`@kernel({name}=...)`: {what} are not in this version", place, help=hint
             )
         if name not in OPTIONS:
             raise BadSignature(

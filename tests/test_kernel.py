@@ -403,6 +403,13 @@ def test_a_refused_option_of_the_decorator_is_shown_where_it_is_written() -> Non
     assert caught.value.help
 
 
+def test_a_target_of_the_decorator_is_refused_with_the_way_to_name_it() -> None:
+    aimed = kernel(target="sm_100a")(add_step.__wrapped__)
+    with pytest.raises(UnsupportedFeature, match="targets of a decorator") as caught:
+        aimed(np.zeros(8, np.float32))
+    assert '.on(target="sm_100a")' in caught.value.help
+
+
 def test_the_decorator_keeps_the_functions_identity() -> None:
     assert add_step.__name__ == "add_step"
     assert add_step.__module__ == __name__

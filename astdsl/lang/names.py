@@ -114,16 +114,6 @@ class BlockFunction:
         return found
 
     @property
-    def names_read(self) -> tuple[str, ...]:
-        """Names that the block reads."""
-        return self.names.read
-
-    @property
-    def names_bound(self) -> tuple[str, ...]:
-        """Names that the block assigns, outside of nested functions."""
-        return self.names.bound
-
-    @property
     def cells(self) -> dict[str, types.CellType]:
         """The cell of each name that the block assigns, or a function that it may call."""
         return {**{name: self._cells[name] for name in self.names.bound}, **self._through}

@@ -107,12 +107,6 @@ def constant(type: str, value: float | int | bool) -> LV:
     return scalar if element == type else repeated(scalar, lanes_of(type))
 
 
-def vector_constant(element: str, values: tuple[float, ...]) -> LV:
-    """Make a vector constant with one value for each lane."""
-    lanes = ", ".join(f"{element} {_scalar_text(element, value)}" for value in values)
-    return LV(vector(len(values), element), f"<{lanes}>")
-
-
 def repeated(value: LV, lanes: int) -> LV:
     """Make a vector constant with a constant in every lane."""
     return LV(vector(lanes, value.type), f"<{', '.join([value.typed] * lanes)}>")

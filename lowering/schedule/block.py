@@ -45,11 +45,6 @@ def schedules(*kinds: type[Op]) -> Callable[[_Handler], _Handler]:
     return register
 
 
-def scheduled_kinds() -> frozenset[type[Op]]:
-    """Return the operations that have a scheduling rule."""
-    return frozenset(_HANDLERS)
-
-
 @dataclass(frozen=True, slots=True)
 class Slot:
     """Where a staged tile is: a buffer, and which of its slots."""

@@ -38,11 +38,6 @@ class BoxUnits(NamedTuple):
     relative_bytes: NDArray[np.int64]
     inside: NDArray[np.bool_] | None
 
-    @property
-    def offsets_bytes(self) -> NDArray[np.int64]:
-        """Return the offset of every unit from the map's address, [n, units]."""
-        return self.corners_bytes[:, None] + self.relative_bytes
-
 
 def require_plain(m: TensorMap) -> None:
     """Refuse by name the maps that copies do not model yet."""

@@ -22,7 +22,7 @@ def gathered(m: TensorMap, memory: NDArray[Any], corner: tuple[int, ...]) -> NDA
     """Copy a box by units, as the emulator does."""
     units = box_units(m, np.array([corner], np.int64))
     view = memory.view(f"u{units.unit_bytes}" if units.unit_bytes <= 8 else "c16")
-    offsets = units.offsets_bytes[0] // units.unit_bytes
+    offsets = (units.corners_bytes[0] + units.relative_bytes) // units.unit_bytes
     if units.inside is None:
         return np.ascontiguousarray(view[offsets]).view(np.uint16)
     inside = units.inside[0]

@@ -15,7 +15,6 @@ from astdsl.lowering.nvptx.values import (
     element_of,
     lanes_of,
     vector,
-    vector_constant,
     zero,
 )
 from astdsl.lowering.target import SM_90A
@@ -58,7 +57,6 @@ def test_a_float_constant_is_rounded_to_nearest_even() -> None:
 
 def test_a_vector_constant_repeats_a_scalar_in_every_lane() -> None:
     assert constant("<2 x i32>", 7).typed == "<2 x i32> <i32 7, i32 7>"
-    assert vector_constant("i32", (1, 2)).typed == "<2 x i32> <i32 1, i32 2>"
 
 
 def test_zero_exists_for_aggregates_and_scalars() -> None:
