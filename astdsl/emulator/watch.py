@@ -1,8 +1,9 @@
 """Finds programs that run for ever: threads that go round while nothing changes.
 
-Invariant: what a thread stores, a barrier's phase, a wait that ends and an operation that happens
-are changes. Between two looks with none, with equal registers and program counters, no operation
-pending, and every group having run, nothing has happened, so nothing ever will: that is certain.
+Invariant: what a thread stores, an mbarrier's phase, a wait that ends (but for a barrier at which
+threads meet) and an operation that happens are changes. Between two looks with none, with equal
+registers and program counters, no operation pending, and every group having run, nothing has
+happened, so nothing ever will: that is certain.
 Where everybody has asked for something again and again, and `PATIENCE` rounds have changed nothing
 but registers (a count of attempts, a clock), it is a matter of patience. A program that is only
 slow is left alone.
@@ -52,7 +53,7 @@ class Watch:
             return
         self._step = min(2 * self._step, MOST_ROUNDS)
         self._next = self._rounds + self._step
-        state = self._state(m, ready)
+        state = self._state(m, ready, blocked)
         passed = self._rounds - self._seen.setdefault(state, self._rounds)
         again = passed and all(group.waited < passed for group in ready)
         if not (self._in_vain(m, ready) or again):
@@ -77,9 +78,12 @@ class Watch:
         self._seen.clear()
         m.state(Polls).begin()
 
-    def _state(self, m: Machine, ready: Sequence[Group]) -> tuple[object, ...]:
-        sums = []
+    def _state(
+        self, m: Machine, ready: Sequence[Group], blocked: Sequence[Group]
+    ) -> tuple[object, ...]:
+        sums = [zlib.crc32(m.barriers.arrived)]
         for bank in m.registers.banks.values():
             octets = bank.reshape(-1).view(np.uint8).data if bank.size else b""
             sums += [zlib.crc32(octets), zlib.adler32(octets)]
-        return (tuple(sorted((group.pc, group.lanes.n) for group in ready)), *sums)
+        places = (tuple(sorted((g.pc, g.lanes.n) for g in groups)) for groups in (ready, blocked))
+        return (*places, *sums)

@@ -135,9 +135,9 @@ def barrier_wait(barrier: object, completion: object = None) -> None:
 def barrier_test(barrier: object, completion: object = None) -> Tile:
     """Return whether the completion that `barrier_wait` would wait for has happened.
 
-    It does not wait, and does not count as waited for. Each warp asks for itself, and one may be
-    told so before another: call `barrier_wait` before what they do together depends on the answer.
-    PTX: mbarrier.test_wait.parity.
+    It does not wait for the completion, and does not count as waited for. Who runs it meets, and
+    all are told the same: that it has happened, once each warp sees it.
+    PTX: mbarrier.test_wait.parity, then bar.red.and (vote.all in a branch of one warp).
     Errors: TypeMismatch.
     """
     slot = _require_barrier(barrier, "barrier_test")

@@ -28,14 +28,16 @@ _LANES = 32
 class Crew:
     """Some threads: this one's number among them, how many they are, and how they meet.
 
-    `is_first` is whether this one does what they do once. `number` is that of the warpgroup in its
-    block, or of the warp in its warpgroup; None where there is only one.
+    `agree` meets too, and tells each whether a condition holds for all of them. `is_first` is
+    whether this one does what they do once. `number` is that of the warpgroup in its block, or of
+    the warp in its warpgroup; None where there is only one.
     """
 
     thread: LV
     threads: int
     is_first: LV
     meet: Callable[[], None]
+    agree: Callable[[LV], LV]
     number: LV | None = None
 
 
@@ -43,11 +45,22 @@ def whole_block(builder: Builder, threads: int) -> Crew:
     """Return the crew of a block."""
     thread = builder.special_register("tid.x")
     is_first = _is_first(builder, thread)
-    return Crew(thread, threads, is_first, lambda: _meet_at(builder, 0, threads))
+    return Crew(thread, threads, is_first, *_at(builder, 0, threads))
 
 
-def _meet_at(builder: Builder, barrier: int, threads: int) -> None:
-    builder.asm(barriers.bar_sync(barrier, threads))
+def _at(
+    builder: Builder, barrier: int, threads: int
+) -> tuple[Callable[[], None], Callable[[LV], LV]]:
+    """Return how threads meet at a barrier, and agree there."""
+
+    def meet() -> None:
+        builder.asm(barriers.bar_sync(barrier, threads))
+
+    def agree(mine: LV) -> LV:
+        (result,) = builder.asm(barriers.bar_and(barrier, threads), mine)
+        return result
+
+    return meet, agree
 
 
 def own_warpgroup(builder: Builder, block: Crew, target: Target) -> Crew:
@@ -62,12 +75,16 @@ def own_warpgroup(builder: Builder, block: Crew, target: Target) -> Crew:
     thread = builder.binary("urem", block.thread, i32(threads))
 
     groups = block.threads // threads
-    row = barriers.bar_sync_of(groups, _FIRST_WARPGROUP_BARRIER, threads)
+    each = groups, _FIRST_WARPGROUP_BARRIER, threads
 
     def meet() -> None:
-        builder.asm(row, number)
+        builder.asm(barriers.bar_sync_of(*each), number)
 
-    return Crew(thread, threads, _is_first(builder, thread), meet, number)
+    def agree(mine: LV) -> LV:
+        (result,) = builder.asm(barriers.bar_and_of(*each), number, mine)
+        return result
+
+    return Crew(thread, threads, _is_first(builder, thread), meet, agree, number)
 
 
 def warpgroup_among(builder: Builder, crew: Crew, target: Target) -> LV:
@@ -83,9 +100,10 @@ def warpgroup_among(builder: Builder, crew: Crew, target: Target) -> LV:
 
 def known_warpgroup(builder: Builder, crew: Crew, number: int) -> Crew:
     """Return the crew where it is known to be warpgroup `number`: its barrier is a constant."""
-    barrier = _FIRST_WARPGROUP_BARRIER + number
-    meet = crew.meet if crew.number is None else lambda: _meet_at(builder, barrier, crew.threads)
-    return replace(crew, meet=meet)
+    if crew.number is None:
+        return crew
+    meet, agree = _at(builder, _FIRST_WARPGROUP_BARRIER + number, crew.threads)
+    return replace(crew, meet=meet, agree=agree)
 
 
 def own_warp(builder: Builder, warpgroup: Crew, target: Target) -> Crew:
@@ -97,7 +115,11 @@ def own_warp(builder: Builder, warpgroup: Crew, target: Target) -> Crew:
     def meet() -> None:
         builder.asm(barriers.WARP_SYNC, i32(warp.FULL_MASK))
 
-    return Crew(lane, target.threads_per_warp, _elected(builder), meet, number)
+    def agree(mine: LV) -> LV:
+        (result,) = builder.asm(warp.vote("all"), mine, i32(warp.FULL_MASK))
+        return result
+
+    return Crew(lane, target.threads_per_warp, _elected(builder), meet, agree, number)
 
 
 def _is_first(builder: Builder, thread: LV) -> LV:

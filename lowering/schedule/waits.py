@@ -58,13 +58,18 @@ class Waits:
 
     def awaited(self, op: Op) -> Iterator[Awaited]:
         """Yield the mbarriers that each warp waits for at an operation."""
-        if isinstance(op, _WAITS):
+        if isinstance(op, ops.BarrierWait):
             yield op.barrier
         elif isinstance(op, ops.ProductWait) and self._in_tensor_memory:
             yield None
 
     def meet(self, op: Op) -> bool:
-        """Say whether the warps meet at an operation that is no barrier by its name."""
+        """Say whether the warps meet at an operation that is no barrier by its name.
+
+        They agree what a test has found; of one warp they vote, which orders no memory.
+        """
+        if isinstance(op, ops.BarrierTest):
+            return True
         return isinstance(op, _MEETINGS) and self._in_tensor_memory
 
     def overtake(self, op: Op, awaited: Collection[Awaited]) -> bool:

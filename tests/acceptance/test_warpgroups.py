@@ -306,6 +306,22 @@ def test_a_test_of_a_barrier_does_not_wait() -> None:
 
 
 @kernel(warpgroups=2)
+def told_by_a_warp(o: Out[i32, "2 64"]):
+    done, group = Barrier(num_barriers=2), warpgroup_id()
+    if warp_id() == 0:
+        if group == 1:
+            barrier_arrive(done[0])
+        else:
+            barrier_arrive(done[1])
+    barrier_wait(done[group])
+    o[group, :] = zeros((64,), i32) + group
+
+
+def test_a_warp_that_knows_its_warpgroup_meets_nobody_else() -> None:
+    assert (agree(told_by_a_warp, list) == [[0], [1]]).all()
+
+
+@kernel(warpgroups=2)
 def placed(o: Out[i32, "3 2 8"]):
     with parallel(range(2, 8, 2), 2, names=("a", "b")):
         a, b = program_id(0), axis_index("b")

@@ -28,7 +28,7 @@ ACCESS = re.compile(rf"{SHARED.pattern}|{SIGNALS.pattern}|{TENSOR.pattern}")
 USES = re.compile(rf"{ACCESS.pattern}|mbarrier|tcgen05\.alloc")
 STORE = re.compile(r"global\.shared::cta\S*bulk_group \[")
 # An ordinary access of memory that other threads may see.
-ORDINARY = re.compile(r"\b(?:ld|st)\.(?!param|local)|(?:ld|st)matrix|\b(?:red|atom)\.")
+ORDINARY = re.compile(r"\b(?:ld|st)\.(?!param|local)|(?:ld|st)matrix|(?<!\.)\b(?:red|atom)\.")
 GLOBAL_LOAD = re.compile(r"\bld\.\S*global")
 # A word, or a barrier of other blocks, by which others learn of what was done before.
 TELLS = re.compile(
@@ -47,6 +47,9 @@ SHARED_FENCE = re.compile(r"fence\.proxy\.async(?!\.global)")
 INIT_FENCE = re.compile(r"fence\.mbarrier_init")
 LABEL = re.compile(r"^(\$\w+):")
 BRANCH = re.compile(r"\bbra(?:\.uni)?\s+(\$\w+);")
+NAMED = re.compile(r"\bbar(?:rier)?\.(?!cluster|warp)")
+NUMBER = re.compile(rf"{NAMED.pattern}(?:cta\.)?(?:[sa]\S+|red\S+\s+%\w+,)\s+(\d+|%)")
+AGREED = re.compile(r"bar\.red\.and\.pred (%\w+), (\d+), \d+, (%\w+);")
 
 Holds = Callable[[list[str], Mutant], bool]
 
@@ -303,6 +306,57 @@ def _waited_again(text: list[str], mutant: Mutant) -> bool:
     return _any(after, again) and not any(ORDINARY.search(line) for line in after)
 
 
+def _seen_by_a_test(text: list[str], mutant: Mutant) -> bool:
+    """Say whether a test of the same phase has said yes to everybody who comes to a wait."""
+    mine = re.search(r"mbarrier\.try_wait\.parity\S* \w+, \[(%\w+)\], (%?\w+);", mutant.before)
+    if not mine or mutant.change not in ("deleted", "relaxed"):
+        return False
+    address, parity = mine.groups()
+    test = re.compile(rf"mbarrier\.test_wait\.parity\.shared\S* (%\w+), \[{address}\], (%?\w+);")
+    before = reached(text, mutant.line, -1, test)
+    asked = {at: found for at in before if (found := test.search(text[at]))}
+    if any(".entry" in text[at] for at in before) or len(_writers(text, address)) != 1:
+        return False
+    return bool(asked) and all(
+        _number(text, found[2]) == _number(text, parity) != ""
+        and mutant.line not in reached(_where_no(text, at, found[1]), at, 1, test)
+        for at, found in asked.items()
+    )
+
+
+def _where_no(text: list[str], test: int, answer: str) -> list[str]:
+    """Return the text with the branches that those take to whom a test says no.
+
+    What they agree behind it, before any branch, is then no for all of them.
+    """
+    no = {answer}
+    for line in _between(text, test, re.compile(f"{BRANCH.pattern}|{LABEL.pattern}"), 1):
+        agreed = AGREED.search(line)
+        if agreed and agreed[3] in no:
+            no.add(agreed[1])
+    others = (line for name in no for line in _writers(text, name))
+    if any("test_wait" not in line and not AGREED.search(line) for line in others):
+        return text
+    names = "|".join(map(re.escape, no))
+    never, always = re.compile(rf"@({names}) bra"), re.compile(rf"@!({names}) bra")
+    return ["" if never.match(line) else always.sub("bra", line) for line in text]
+
+
+def _writers(text: list[str], register: str) -> list[str]:
+    """Return the instructions whose first operand a register is."""
+    writes = re.compile(rf"^(?:@!?%?\w+ )?[a-z][\w.:]*\s+{re.escape(register)}[,|]")
+    return [line for line in text if writes.match(line)]
+
+
+def _number(text: list[str], operand: str) -> str:
+    """Return an operand's number, "" where it is not one alone."""
+    if not operand.startswith("%"):
+        return operand
+    found = {re.sub(r".*,\s*|;", "", line) for line in _writers(text, operand)}
+    number = found.pop() if len(found) == 1 else ""
+    return number if number.isdecimal() else ""
+
+
 def _no_store_before(text: list[str], mutant: Mutant) -> bool:
     if not re.match(r"cp\.async\.bulk\.wait_group\.read", mutant.before):
         return False
@@ -330,6 +384,26 @@ def _tensor_fence_orders_nothing(text: list[str], mutant: Mutant) -> bool:
     return True
 
 
+def _is_first_barrier(text: list[str], mutant: Mutant) -> bool:
+    """Say whether all threads meet there before any of them uses a barrier."""
+    if not _is(mutant, r"bar\.sync \d+, \d+;", "other barrier"):
+        return False
+    before = [text[at] for at in reached(text, mutant.line, -1)]
+    return mutant.before.endswith(f", {_threads(text)};") and not _any(before, NAMED)
+
+
+def _nobody_names_that_barrier(text: list[str], mutant: Mutant) -> bool:
+    """Say whether what threads agree at gets the number of a barrier that is not used.
+
+    Where they did not meet at the same instruction, the mutant's runs do not end.
+    """
+    agreed = AGREED.search(mutant.before)
+    if not agreed or mutant.change != "other barrier":
+        return False
+    used = [NUMBER.search(line) for line in text if NAMED.search(line)]
+    return all(each and each[1] not in (str(int(agreed[2]) + 1), "%") for each in used)
+
+
 def _all_meet_everywhere(text: list[str], mutant: Mutant) -> bool:
     """Say whether each barrier is one of all threads, so that no phase of any can mix.
 
@@ -337,13 +411,20 @@ def _all_meet_everywhere(text: list[str], mutant: Mutant) -> bool:
     """
     if not _is(mutant, r"bar\.sync", "other barrier"):
         return False
-    (threads,) = {m[1] for line in text if (m := re.match(r"\.maxntid (\d+)", line))} or {""}
-    barriers = [line for line in text if re.search(r"\bbar(?:rier)?\.(?!cluster|warp)", line)]
+    threads = _threads(text)
+    barriers = [line for line in text if NAMED.search(line)]
     return all(re.match(rf"bar\.sync \d+, {threads};", line) for line in barriers)
+
+
+def _threads(text: list[str]) -> str:
+    (threads,) = {m[1] for line in text if (m := re.match(r"\.maxntid (\d+)", line))} or {""}
+    return threads
 
 
 REASONS: dict[str, Holds] = {
     "every barrier of the kernel is one of all its threads": _all_meet_everywhere,
+    "it is the first barrier that any thread comes to, and one of all": _is_first_barrier,
+    "no other instruction names the barrier that it gets": _nobody_names_that_barrier,
     "a proxy fence before the barrier shows the mbarriers too": _other_fence_shows_barriers,
     "a fence before it shows the mbarriers, and none is made between": _shown_before,
     "no thread has stored to shared memory yet, and the mbarriers are shown": _nothing_to_cover,
@@ -353,6 +434,7 @@ REASONS: dict[str, Holds] = {
         _registers_are_its_own,
     "only other blocks of the multiprocessor may wait for the permit": _permit_is_for_others,
     "the same barrier is waited for again before anything relies on it": _waited_again,
+    "a test of the same phase has said yes to everybody who comes there": _seen_by_a_test,
     "who arrives has stored nothing and read no shared memory since it met the others":
         _arrival_tells_nothing,
     "the fence of the tensormap proxy beside it releases, or acquires": _map_fence_orders,

@@ -132,7 +132,9 @@ def _groups(line: str) -> Changes:
 
 def _named(line: str) -> Changes:
     """Yield another number of a barrier, and of the threads that meet there."""
-    found = re.search(r"\b(?:bar|barrier)\.(?:sync|arrive)\s+(%?\w+)(?:, (%?\w+))?;", line)
+    found = re.search(
+        r"\bbar(?:rier)?\.(?:(?:sync|arrive)|red\S+ %\w+,)\s+(%?\w+)(?:, (%?\w+))?[;,]", line
+    )
     if not found:
         return
     if found[2] is None:

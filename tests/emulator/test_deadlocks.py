@@ -22,6 +22,20 @@ BARRIERS = """
 """
 ARRIVE = "mbarrier.arrive.shared::cta.b64 _, "
 CLUSTER = "barrier.cluster.arrive.aligned; barrier.cluster.wait.aligned;"
+# In fewer rounds each run of these tests ends, or is found to go round for ever.
+MOST_ROUNDS = 1 << 15
+
+
+@pytest.fixture(autouse=True)
+def bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a test fail whose run would never end."""
+    tick = watch.Watch.tick
+
+    def counted(self: watch.Watch, *arguments: Any) -> None:
+        assert self._rounds < MOST_ROUNDS, "nobody has found that this goes round for ever"
+        tick(self, *arguments)
+
+    monkeypatch.setattr(watch.Watch, "tick", counted)
 
 
 def launch(body: str, blocks: int = 1, threads: int = 64, **options: Any) -> None:
@@ -80,6 +94,9 @@ ASKS = {
     "with a pause": "L: {ask} @%p9 bra END; nanosleep.u32 %r31; min.u32 %r31, %r31, 512;"
     "shl.b32 %r31, %r31, 1; bra L;",
     "counted": "L: {ask} @%p9 bra END; add.u32 %r30, %r30, 1; bra L;",
+    "met": "L: {ask} bar.red.and.pred %p9, 0, 64, %p9; @!%p9 bra L;",
+    "met and counted": "L: {ask} bar.red.and.pred %p9, 0, 64, %p9; @%p9 bra END;"
+    "add.u32 %r30, %r30, 1; bra L;",
 }
 
 

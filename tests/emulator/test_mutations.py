@@ -31,6 +31,7 @@ ld.acquire.gpu.global.b32 %r1, [%d1];
 barrier.cluster.arrive.release.aligned;
 fence.acq_rel.gpu;
 st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.b32 [%r1], %r2, [%r3];
+@own bar.red.and.pred %p1, 2, 128, %p2;
 """
 
 
@@ -69,6 +70,7 @@ def test_every_instruction_of_synchronisation_has_mutants() -> None:
         11: ["deleted", "relaxed"],
         12: ["deleted"],
         13: ["next barrier", "other slot"],
+        14: ["other barrier", "32 threads more", "32 threads less"],
     }
 
 
@@ -98,10 +100,57 @@ def test_a_fence_of_products_is_equivalent_where_another_follows_the_last_access
 
 def test_a_barrier_of_all_threads_may_have_another_number_where_every_one_is_such() -> None:
     lines = [".visible .entry k(", ".maxntid 128", "bar.sync 0, 128;", "bar.sync 0, 128;"]
-    mutant = Mutant(2, "other barrier", lines[2], "bar.sync 1, 128;")
+    mutant = Mutant(3, "other barrier", lines[3], "bar.sync 1, 128;")
     assert equivalence(lines, mutant)
     for other in ("bar.sync 1, 64;", "@%p1 bar.sync 1, 128;", "bar.arrive 1, 128;"):
         assert not equivalence([*lines, other], mutant)
+
+
+def test_the_first_barrier_of_all_threads_may_have_another_number() -> None:
+    lines = [".visible .entry k(", ".maxntid 256", "bar.sync 0, 256;", "@own bar.sync 1, 128;"]
+    assert equivalence(lines, Mutant(2, "other barrier", lines[2], "bar.sync 1, 256;"))
+    lines[2], lines[3] = lines[3], lines[2]
+    assert not equivalence(lines, Mutant(3, "other barrier", lines[3], "bar.sync 1, 256;"))
+
+
+def test_what_threads_agree_at_may_have_a_number_that_nothing_else_has() -> None:
+    agree = "@own bar.red.and.pred %p1, 2, 128, %p2;"
+    lines = [".visible .entry k(", ".maxntid 256", "bar.sync 0, 256;", agree]
+    mutant = Mutant(3, "other barrier", agree, "")
+    assert equivalence(lines, mutant)
+    for other in ("bar.arrive 3, 64;", "bar.sync %r1, 64;", "bar.red.or.pred %p1, 3, 64, %p2;"):
+        assert not equivalence([*lines, other], mutant)
+
+
+SPIN = """.visible .entry k(
+mov.b32 %r1, smem;
+mov.b32 %r2, 1;
+$ask:
+mbarrier.test_wait.parity.shared::cta.b64 %p1, [%r1], %r2;
+@own bar.red.and.pred %p2, 1, 128, %p1;
+@%p2 bra $go;
+bra.uni $ask;
+$go:
+mbarrier.try_wait.parity.shared::cta.b64 done, [%r1], 1;"""
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("@%p2", "@!%p2"),
+        ("%r2, 1", "%r2, 0"),
+        ("test_wait.parity", "test_wait.parity.relaxed.cta"),
+        ("$ask:\n", "@%p3 bra $go;\n$ask:\n"),
+        ("128, %p1", "128, %p3"),
+        ("$ask:\n", "$ask:\nadd.u32 %r1, %r1, 8;\n"),
+        ("@%p2 bra", "not.pred %p2, %p2;\n@%p2 bra"),
+    ],
+)
+def test_a_wait_is_needed_unless_a_test_has_said_yes(before: str, after: str) -> None:
+    for text, is_equivalent in ((SPIN, True), (SPIN.replace(before, after), False)):
+        *rest, wait = text.splitlines()
+        mutant = Mutant(len(rest), "deleted", wait, "setp.eq.u32 done, 0, 0;")
+        assert bool(equivalence([*rest, wait], mutant)) == is_equivalent
 
 
 def test_a_fence_of_tensor_memory_counts_what_other_threads_do() -> None:

@@ -253,7 +253,7 @@ def _barrier_passed(m: Machine, lanes: Lanes) -> None:
         m.guard.passed(lanes, m.state(_Arrivals).barrier[lanes.sel])
 
 
-_WAIT = Condition(_barrier_ready, _barrier_text, passed=_barrier_passed)
+_WAIT = Condition(_barrier_ready, _barrier_text, passed=_barrier_passed, meets=True)
 _BARRIER_WORDS = ("cta", "sync", "arrive", "aligned", "red", "popc", "and", "or")
 
 
@@ -294,7 +294,8 @@ def prepare_bar_red(ops: Operands) -> Control:
     barrier = _Barrier(ops, 1, 1)
     name = next(word for word in ("popc", "and", "or") if ops.has(word))
     write = ops.destination(ops.args[0], "u32" if name == "popc" else "pred")
-    condition = Condition(_barrier_ready, _barrier_text, _reducer(name, write), _barrier_passed)
+    reduce = _reducer(name, write)
+    condition = Condition(_barrier_ready, _barrier_text, reduce, _barrier_passed, meets=True)
 
     def execute(m: Machine, lanes: Lanes) -> Lanes:
         barrier.arrive(m, lanes, np.broadcast_to(vote(m, lanes), lanes.n))

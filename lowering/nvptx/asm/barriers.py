@@ -135,6 +135,35 @@ def bar_sync_of(groups: int, first: int, threads: int) -> AsmRow:
 
 
 @cache
+def bar_and(barrier: int, threads: int) -> AsmRow:
+    """Make the row that waits as `bar_sync` does, and says whether `mine` holds for all."""
+    return AsmRow(
+        name="bar.red.and",
+        text=f"bar.red.and.pred $all, {barrier}, {threads}, $mine;",
+        effect=Effect.ACTS,
+        outputs={"all": "i1"},
+        inputs={"mine": "i1"},
+    )
+
+
+@cache
+def bar_and_of(groups: int, first: int, threads: int) -> AsmRow:
+    """Make the row that waits as `bar_sync_of` does, and says whether `mine` holds for all."""
+    lines = [
+        f"setp.eq.u32 own, $group, {group};\n"
+        f"@own bar.red.and.pred $all, {first + group}, {threads}, $mine;"
+        for group in range(groups)
+    ]
+    return AsmRow(
+        name="bar.red.and.of",
+        text="{\n.reg .pred own;\n" + "\n".join(lines) + "\n}",
+        effect=Effect.ACTS,
+        outputs={"all": "i1"},
+        inputs={"group": "i32", "mine": "i1"},
+    )
+
+
+@cache
 def bar_arrive(barrier: int, threads: int) -> AsmRow:
     """Make the row that arrives at named barrier `barrier` without waiting."""
     return AsmRow(name="bar.arrive", text=f"bar.arrive {barrier}, {threads};", effect=Effect.ACTS)

@@ -89,8 +89,13 @@ def _if(emitter: Emitter, op: ops.If) -> None:
 
 
 def _crews(emitter: Emitter, op: ops.If) -> tuple[Crew, Crew]:
-    """Return who runs the sides of a branch: on a warpgroup's number, one that is known."""
+    """Return who runs the sides of a branch: on a warpgroup's number, one that is known.
+
+    Of its warps each stays on its own: they do not meet the others.
+    """
     crew, decided = emitter.crew, emitter.maker(op.condition)
+    if crew.threads < emitter.target.threads_per_warpgroup:
+        return crew, crew
     if not isinstance(decided, ops.Compare) or decided.predicate != "eq":
         return crew, crew
     if not isinstance(emitter.maker(decided.x), ops.WarpgroupId):

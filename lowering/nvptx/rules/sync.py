@@ -1,7 +1,7 @@
 """Lowering of barriers and fences.
 
 Invariant: what the block does once (an arrival), its elected thread does; what every thread needs
-(a wait, a fence of its own writes), every thread.
+(a wait, a fence of its own writes), every thread. What threads then go by is the same for all.
 """
 
 from __future__ import annotations
@@ -49,9 +49,11 @@ def _barrier_wait(emitter: Emitter, op: ops.BarrierWait) -> None:
 
 @lowers(ops.BarrierTest)
 def _barrier_test(emitter: Emitter, op: ops.BarrierTest) -> None:
+    """Say the same to all threads: one may see the end of a phase before another does."""
     address = barrier_address(emitter, op.barrier, op.index)
     parity = emitter.builder.cast("trunc", emitter.scalar(op.parity), "i32")
-    (done,) = emitter.builder.asm(barriers.MBARRIER_TEST_WAIT, address, parity)
+    (mine,) = emitter.builder.asm(barriers.MBARRIER_TEST_WAIT, address, parity)
+    done = emitter.crew.agree(mine)
     if emitter.extra[op.barrier]:
         emitter.builder.asm(tcgen05.FENCE_AFTER)
     emitter.define(op.result, placed(emitter, op.result), [done])

@@ -52,7 +52,8 @@ def constant_rows() -> Iterator[AsmRow]:
 def made_rows() -> Iterator[AsmRow]:
     """Make rows by every function that makes them, over their parameters."""
     yield from (barriers.bar_sync(1, 128), barriers.bar_arrive(2, 128))
-    yield barriers.bar_sync_of(3, 1, 128)
+    yield from (barriers.bar_sync_of(3, 1, 128), barriers.bar_and(1, 128))
+    yield barriers.bar_and_of(3, 1, 128)
     yield from map(barriers.fence_acq_rel, ("cta", "cluster", "gpu", "sys"))
     yield from (control.set_max_registers(168, increase=flag) for flag in (False, True))
     for source in ("float", "double"):

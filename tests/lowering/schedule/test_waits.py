@@ -19,10 +19,12 @@ from astdsl import (
     Out,
     async_load_tmem,
     barrier_arrive,
+    barrier_test,
     barrier_wait,
     copy_gmem_to_smem,
     f16,
     f32,
+    i32,
     kernel,
     pipeline,
     tcgen05_mma,
@@ -148,6 +150,46 @@ def reported(multiply: Any, text: str, gone: re.Match[str]) -> str:
         except KernelError as error:
             return str(re.findall(r"\[(E\d+)\]", str(error))[0])
     return ""
+
+
+@kernel
+def polled(x: In[f32, "64"], o: Out[i32, "256"]):
+    row, full, polls = SMEM((64,), f32), Barrier(), 0
+    copy_gmem_to_smem(x.at[...], row, full)
+    while not barrier_test(full):
+        polls += 1
+    o[...] = zeros((256,), i32) + polls
+    barrier_wait(full)
+
+
+@kernel(warpgroups=2)
+def polled_by_one(x: In[f32, "64"], o: Out[i32, "256"], *, by_warp):
+    row, full = SMEM((64,), f32), Barrier()
+    if warpgroup_id() == 0:
+        copy_gmem_to_smem(x.at[...], row, full)
+    elif by_warp:
+        if warp_id() == 0:
+            while not barrier_test(full):
+                pass
+        barrier_wait(full)
+        o[...] = zeros((256,), i32)
+    else:
+        polls = 0
+        while not barrier_test(full):
+            polls += 1
+        barrier_wait(full)
+        o[...] = zeros((256,), i32) + polls
+
+
+@pytest.mark.parametrize("completion", ["late", "early", *range(6)])
+def test_a_test_of_a_barrier_tells_all_warps_the_same(completion: Any) -> None:
+    order = completion if isinstance(completion, int) else "round-robin"
+    device = {"completion": completion, "order": order}
+    found = polled.on("emulator", **device)(ROWS[0])
+    assert np.all(found == found[0])
+    found = polled_by_one.on("emulator", **device)(ROWS[0], by_warp=False)
+    assert np.all(found == found[0])
+    assert not polled_by_one.on("emulator", **device)(ROWS[0], by_warp=True).any()
 
 
 @kernel(warpgroups=3)
