@@ -28,6 +28,7 @@ from astdsl.emulator.row_memory import RowMemory
 from astdsl.emulator.scalars import Array
 from astdsl.emulator.special import Specials
 from astdsl.emulator.text import parse
+from astdsl.emulator.undefined import unwritten_register
 from astdsl.emulator.waiting import WaitingClusters
 
 BATCH_LANES = 1 << 15
@@ -163,8 +164,9 @@ class _Storage:
             self.registers.undefined.clear()
         self.fresh = False
         if launch.check:
-            for place in self.program.unwritten:
-                self.registers.undefined[place] = np.ones(len(self.thread), np.bool_)
+            for number, place in enumerate(self.program.unwritten):
+                entry = unwritten_register(number, len(self.thread))
+                self.registers.undefined[place] = entry
         special = Specials(
             launch, self.thread, self.block_of, self.dynamic_bytes, self.shared.size_bytes
         )

@@ -54,6 +54,10 @@ class Layout:
             found = self._places[function.name, name] = (bits, row)
         return found
 
+    def register_name(self, place: Place) -> str:
+        """Return what the text calls the register at a place."""
+        return next(name for (_, name), each in self._places.items() if each == place)
+
     def own_registers(self, function: Function) -> list[Place]:
         """Return the places of a function's registers."""
         return [place for (name, _), place in self._places.items() if name == function.name]

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from astdsl.emulator.registers import Place
 from astdsl.emulator.syntax import Function, Instruction, Symbol
 
-__all__ = ["Flow", "unwritten"]
+__all__ = ["Flow", "successors", "unwritten"]
 
 _ENDS = frozenset({"bra", "brx", "ret", "exit", "trap"})
 
@@ -32,7 +32,7 @@ def unwritten(function: Function, flows: Sequence[Flow]) -> list[Place]:
     bits = {place: 1 << i for i, place in enumerate(_places(flows[:count]))}
     reads = [_mask(flow.reads, bits) for flow in flows[:count]]
     kept = [~_mask(flow.writes, bits) for flow in flows[:count]]
-    following = [_successors(function, pc) for pc in range(count)]
+    following = [successors(function, pc) for pc in range(count)]
     live = [0] * (count + 1)
     changed = True
     while changed:
@@ -58,7 +58,7 @@ def _mask(places: frozenset[Place], bits: dict[Place, int]) -> int:
     return sum(bits.get(place, 0) for place in places)
 
 
-def _successors(function: Function, pc: int) -> list[int]:
+def successors(function: Function, pc: int) -> list[int]:
     """Return where an instruction may go on; the place after the last is the end."""
     instruction = function.instructions[pc]
     base = instruction.opcode.partition(".")[0]

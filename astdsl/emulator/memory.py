@@ -128,7 +128,7 @@ class Memory:
         space: str,
         addresses: Array,
         values: Array,
-        undefined: BoolArray | None = None,
+        undefined: Array | None = None,
     ) -> None:
         """Store `values`, shape (n,) or (n, count) of an unsigned dtype, at each lane's address.
 
@@ -152,7 +152,7 @@ class Memory:
         guard = self.guard if memory is self.shared else None
         if guard is not None:
             guard.write(lanes, rows, offsets, width, values)
-        memory.store(rows, offsets, values, undefined)
+        memory.store(rows, offsets, values, None if undefined is None else undefined != 0)
         if guard is not None and guard.races.contested and undefined is None:
             guard.races.check_winners(lanes, rows, offsets, values)
 
@@ -238,7 +238,7 @@ class Memory:
         lanes: Lanes,
         addresses: Array,
         values: Array,
-        undefined: BoolArray | None,
+        undefined: Array | None,
     ) -> None:
         for space, mask in self.split_generic(addresses):
             if mask is None:

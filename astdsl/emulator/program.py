@@ -23,6 +23,7 @@ from astdsl.emulator.operands import Operands, Site
 from astdsl.emulator.registers import Place
 from astdsl.emulator.scalars import all_of
 from astdsl.emulator.syntax import Function, Instruction, Module
+from astdsl.emulator.touches import watch
 from astdsl.emulator.undefined import require_defined, tracked
 
 # Opcodes that use the async proxy: only programs with one of them pay for the hazard checks.
@@ -66,6 +67,8 @@ class Program:
     ends_mbarriers: bool = False
     waits_relaxed: bool = False
     unwritten: tuple[Place, ...] = ()
+    # By product, what touches its registers on some path from the last fence.
+    touches: dict[int, tuple[int, ...]] = field(default_factory=dict)
     native: NativeCode = field(default_factory=lambda: NativeCode((), Budget()))
     _place_texts: dict[int, str] = field(default_factory=dict)
 
@@ -112,7 +115,7 @@ def prepare(module: Module, kernel: str) -> Program:
             _append(program, prepared[-1])
     _cut(program)
     program.unwritten = _unwritten(program, prepared)
-    program.native = NativeCode(prepared, Budget())
+    program.native = NativeCode(prepared, Budget(), watch(program, prepared))
     program.fences = Fences(
         _has(program, "tcgen05.fence"),
         _has(program, "fence.mbarrier_init"),

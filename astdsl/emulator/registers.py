@@ -10,7 +10,7 @@ from collections.abc import Hashable
 
 import numpy as np
 
-from astdsl.emulator.scalars import SIGNED, TYPES, UNSIGNED, Array, BoolArray
+from astdsl.emulator.scalars import SIGNED, TYPES, UNSIGNED, Array
 
 # A register: (bank = width in bits, row in the bank).
 Place = tuple[int, int]
@@ -28,7 +28,7 @@ class RegisterFile:
     def __init__(self, counts: dict[int, int], n_lanes: int) -> None:
         self.banks: dict[int, Array] = {}
         self.views = _Views(self.banks)
-        self.undefined: dict[Place, BoolArray] = {}
+        self.undefined: dict[Place, Array] = {}
         # Lists of operands of compiled code, by what they are made from, with addresses in here.
         self.placed: dict[Hashable, Array] = {}
         wide = n_lanes + (_APART_LANES if n_lanes >= _APART_LANES else 0)

@@ -71,6 +71,39 @@ def test_only_the_lanes_that_read_unwritten_bytes_are_undefined() -> None:
     assert out.tolist() == [*range(16), *[0] * 16]
 
 
+HALF = "mov.u32 %r2, %tid.x; setp.lt.u32 %p1, %r2, 16;"
+THROUGH = "add.u32 %r1, %r1, 1; st.shared.b32 [sh+4], %r2; add.u32 %r1, %r1, %r2;"
+
+
+@pytest.mark.parametrize(
+    ("body", "origin"),
+    [
+        (
+            f"ld.shared.b32 %r1, [sh+8];\n mov.b32 %r2, 3; {THROUGH}",
+            "ld.shared.b32 (PTX line 9), which reads what nothing has written",
+        ),
+        (
+            f"{HALF} @%p1 mov.b32 %r1, 0;\n {THROUGH}",
+            "register %r1, which nothing has written",
+        ),
+        (
+            f"{HALF} mov.b32 %r1, 0; @!%p1 bra L;\n shfl.sync.idx.b32 %r1, %r2, 20, 31, 0xffff; L:",
+            "shfl.sync.idx.b32 (PTX line 10), which takes it from a lane that takes no part",
+        ),
+        # Of two, the one that comes last in the text.
+        (
+            "ld.shared.b32 %r1, [sh+8];\n ld.shared.b32 %r2, [sh+12]; add.u32 %r1, %r1, %r2;",
+            "ld.shared.b32 (PTX line 10)",
+        ),
+    ],
+)
+def test_a_report_says_where_the_value_comes_from(body: str, origin: str) -> None:
+    with pytest.raises(DeviceFault) as caught:
+        launch(f"ld.param.u64 %d0, [p0];\n{body}\nst.global.b32 [%d0], %r1;", [np.zeros(64, "u4")])
+    text = "an undefined value is used as a value stored to global memory: it comes from "
+    assert caught.value.message.startswith(text + origin)
+
+
 def test_reading_an_unwritten_output_is_reported() -> None:
     out, copy = np.zeros(32, np.uint32), np.zeros(32, np.uint32)
     body = """ld.param.u64 %d0, [p0]; ld.param.u64 %d1, [p1]; ld.global.b32 %r0, [%d0];

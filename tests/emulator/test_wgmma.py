@@ -1,5 +1,6 @@
 """Tests of warpgroup products, by kernels of one warpgroup, against NumPy."""
 
+import re
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
@@ -301,6 +302,40 @@ def test_a_fence_before_the_last_register_access_is_a_fault() -> None:
     image, code = tiles()
     body = chain().replace("wgmma.fence.sync.aligned;", "", 1)
     fault("E261", code + "wgmma.fence.sync.aligned;" + body, image)
+
+
+IN_A_LOOP = """
+  mov.u32 %r50, 0; setp.ne.u32 %p5, 0, 0; {before}
+LOOP:
+  {at_head}
+  wgmma.mma_async.sync.aligned.m64n8k16.f32.f16.f16 {{%r200, %r201, %r202, %r203}}, %d10, %d11,
+    %p5, 1, 1, 0, 0;
+  wgmma.commit_group.sync.aligned; wgmma.wait_group.sync.aligned 0;
+  add.u32 %r50, %r50, 1; setp.lt.u32 %p6, %r50, {rounds};
+  @%p6 {touch} @%p6 bra LOOP;
+"""
+FENCE, TOUCH = "wgmma.fence.sync.aligned;", "mov.u32 %r201, 0;"
+
+
+@pytest.mark.parametrize("completion", COMPLETIONS)
+@pytest.mark.parametrize(
+    ("before", "at_head", "touch", "rounds"),
+    [("", FENCE, TOUCH, 3), (FENCE, "", TOUCH, 1), (FENCE, "", "mov.u32 %r60, 0;", 3)],
+)
+def test_a_fence_is_needed_after_what_has_been_executed(
+    before: str, at_head: str, touch: str, rounds: int, completion: Completion
+) -> None:
+    image, code = tiles()
+    body = IN_A_LOOP.format(before=before, at_head=at_head, touch=touch, rounds=rounds)
+    launch(code + body, image, 4, completion)
+
+
+def test_a_fence_missing_on_the_way_round_a_loop_is_a_fault() -> None:
+    image, code = tiles()
+    text = fault(
+        "E261", code + IN_A_LOOP.format(before=FENCE, at_head="", touch=TOUCH, rounds=2), image
+    )
+    assert re.search(r"registers \(warp 0 of block \(0, 0, 0\), PTX line \d+\)", text)
 
 
 def test_touching_a_register_in_flight_is_a_fault() -> None:

@@ -240,14 +240,14 @@ def chosen_undefined(m: Machine, lanes: Lanes, chosen: Any, places: Any) -> Any:
     first, second, decides = (undefined_mask(m, lanes, each) for each in places)
     parts = []
     if first is not None:
-        parts.append(first & chosen)
+        parts.append(np.where(chosen, first, 0))
     if second is not None:
-        parts.append(second & ~chosen)
+        parts.append(np.where(chosen, 0, second))
     if decides is not None:
         parts.append(decides)
     if not parts:
         return None
-    return np.logical_or.reduce(np.broadcast_arrays(*parts))
+    return np.maximum.reduce(np.broadcast_arrays(*parts))
 
 
 # Moves.

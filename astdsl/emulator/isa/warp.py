@@ -17,7 +17,7 @@ from astdsl.emulator.isa import Control, controls, executes
 from astdsl.emulator.lanes import WARP_THREADS
 from astdsl.emulator.machine import Condition
 from astdsl.emulator.scalars import all_of, any_of, one_a_lane
-from astdsl.emulator.undefined import mark
+from astdsl.emulator.undefined import mark, origins_of, undefined_mask
 
 if TYPE_CHECKING:
     from astdsl.emulator.isa import Execute
@@ -202,13 +202,11 @@ def _track(m: Machine, lanes: Lanes, warps: Warps, reads: Any, writes: Any) -> N
     """Make results of warps that read an undefined value undefined, for all of the warp."""
     if not m.undefined:
         return
-    mask = np.zeros(warps.n, np.bool_)
-    for place in reads:
-        found = m.undefined.get(place)
-        if found is not None:
-            mask |= warps.spread(found[lanes.sel], np.bool_).any(axis=1)
+    origins = undefined_mask(m, lanes, reads)
+    if origins is not None:
+        origins = warps.gather(warps.spread(origins, origins.dtype).max(axis=1)[:, None])
     for place in writes:
-        mark(m, place, lanes, warps.gather(mask[:, None]))
+        mark(m, place, lanes, origins)
 
 
 @controls("shfl.sync")
@@ -264,8 +262,9 @@ class _Shuffle:
         found = m.undefined.get(self.place[0]) if self.place else None
         if found is None and warps.complete and not m.undefined:
             return
-        bad = np.zeros(lanes.n, np.bool_) if found is None else found[lanes.sel]
-        rows = warps.spread(bad, np.bool_) | ~warps.here
+        absent = origins_of(m, ~warps.here)
+        given = 0 if found is None else found[lanes.sel]
+        rows = np.maximum(warps.spread(given, absent.dtype), absent)
         result = warps.gather(np.take_along_axis(rows, source, axis=1))
         for place in self.to:
             mark(m, place, lanes, result)

@@ -30,6 +30,7 @@ from astdsl.emulator.products import M_ROWS, Product, ProductKind, Step, a_from_
 from astdsl.emulator.scalars import all_of, any_of, one_a_lane
 from astdsl.emulator.syntax import Immediate, Vector
 from astdsl.emulator.tiles import SharedTile, locate
+from astdsl.emulator.touches import Touches
 from astdsl.emulator.undefined import mark, require_defined
 
 if TYPE_CHECKING:
@@ -38,7 +39,6 @@ if TYPE_CHECKING:
     from astdsl.emulator.lanes import Lanes
     from astdsl.emulator.machine import Machine
     from astdsl.emulator.operands import Getter, Operands
-    from astdsl.emulator.program import Program
     from astdsl.emulator.registers import Place
     from astdsl.emulator.scalars import Array
 
@@ -64,8 +64,6 @@ class _State:
         self.fenced = np.zeros(m.n_blocks * self.n_warps, np.bool_)
         self.open: dict[int, Product] = {}
         self.pending: list[Product] = []
-        # By product, the instruction that touches its registers after the last fence.
-        self.unfenced: dict[int, int | None] = {}
         # By the first and the number of neighbouring lanes.
         self._warps: dict[tuple[int, int], Array] = {}
         self._groups: dict[tuple[int, int], list[Warpgroup]] = {}
@@ -113,7 +111,9 @@ def prepare_fence(ops: Operands) -> Control:
 
     def execute(m: Machine, lanes: Lanes) -> None:
         state = m.state(_State)
-        state.fenced[state.warps(m, lanes)] = True
+        warps = state.warps(m, lanes)
+        state.fenced[warps] = True
+        m.state(Touches).fence(warps)
 
     return together(execute)
 
@@ -229,10 +229,9 @@ class _Instruction:
 
     def _check(self, m: Machine, state: _State, group: Warpgroup, keeps: Array) -> None:
         lane = int(group.lanes.index[0])
-        if m.pc not in state.unfenced:
-            state.unfenced[m.pc] = _touched_before(m.program, m.pc, self.places)
-        touched = state.unfenced[m.pc]
-        if touched is not None or not all_of(state.fenced[state.owners(group)]):
+        owners = state.owners(group)
+        touched = m.state(Touches).before(m.pc, owners)
+        if touched is not None or not all_of(state.fenced[owners]):
             where = "" if touched is None else f" ({m.lane_text(lane)}, {m.place_text(touched)})"
             raise m.fault(
                 "E261", "a product without wgmma.fence after the last ordinary access of its "
@@ -281,19 +280,6 @@ def _collides(other: Product, mine: _Instruction, group: Warpgroup) -> bool:
 def _first(get: Getter, m: Machine, lanes: Lanes, n: int) -> Array:
     """Return a warpgroup-uniform value, one for each block, from the first thread."""
     return one_a_lane(get(m, lanes), lanes.n)[:n]
-
-
-def _touched_before(program: Program, pc: int, places: frozenset[Place]) -> int | None:
-    """Return what in straight-line code before `pc` touches the registers after the last fence."""
-    for before in range(pc - 1, -1, -1):
-        opcode = program.instructions[before].opcode
-        if opcode.startswith("wgmma.fence") or program.labelled[before + 1]:
-            return None
-        if not places.isdisjoint(program.touched[before]):
-            return before
-        if program.controls[before] is not None and not opcode.startswith("wgmma."):
-            return None
-    return None
 
 
 def _kind(ops: Operands) -> ProductKind:

@@ -8,7 +8,7 @@ compiling it may take.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
@@ -131,8 +131,12 @@ class Piece:
 class NativeCode:
     """What is compiled of one program, by the place where a segment is entered."""
 
-    def __init__(self, instructions: Sequence[Operands], budget: Budget) -> None:
+    def __init__(
+        self, instructions: Sequence[Operands], budget: Budget, watched: Set[int] = frozenset()
+    ) -> None:
+        """Make it; the `watched` instructions are left to their steps."""
         self.instructions = instructions
+        self._watched = watched
         self._budget = budget
         self._pieces: dict[int, list[Piece]] = {}
         self._spent: dict[int, int] = {}
@@ -158,7 +162,7 @@ class NativeCode:
     def _cut(self, on: Host, start: int, stop: int) -> list[Piece]:
         pieces, at = [], start
         while at < stop:
-            end = self._end(at, stop, lambda pc: on.form(self.instructions[pc], WIDTH) is not None)
+            end = self._end(at, stop, lambda pc: self._has_form(on, pc))
             if end - at >= LEAST_INSTRUCTIONS:
                 pieces.append(Piece(at, end, self._run(on, at, end)))
             elif end > at:
@@ -170,6 +174,9 @@ class NativeCode:
             at = end
         return pieces
 
+    def _has_form(self, on: Host, pc: int) -> bool:
+        return pc not in self._watched and on.form(self.instructions[pc], WIDTH) is not None
+
     def _end(self, at: int, stop: int, has_form: Callable[[int], bool]) -> int:
         while at < stop and has_form(at):
             at += 1
@@ -178,9 +185,9 @@ class NativeCode:
     def _accesses(self, start: int, stop: int) -> list[Access]:
         """Return the accesses of shared memory from `start` on that can be done together."""
         found: list[Access] = []
-        for ops in self.instructions[start:stop]:
+        for pc, ops in enumerate(self.instructions[start:stop], start):
             access = ops.access if ops.instruction.predicate is None else None
-            if access is None or not access.may_follow(found):
+            if access is None or pc in self._watched or not access.may_follow(found):
                 break
             found.append(access)
         return found

@@ -27,9 +27,9 @@ def test_a_run_is_left_to_its_steps_where_one_of_its_registers_is_undefined() ->
     run, lanes = run_of(program, 3), Lanes.span(0, 8)
     for place in program.native.instructions[0].reads:
         machine = machine_of(program, 8, 0)
-        machine.undefined[place] = np.ones(8, np.bool_)
+        machine.undefined[place] = np.ones(8, np.uint32)
         assert not run.execute(machine, lanes)
-    machine.undefined = {(64, 0): np.ones(8, np.bool_)}
+    machine.undefined = {(64, 0): np.ones(8, np.uint32)}
     assert run.execute(machine, lanes)
 
 
@@ -44,7 +44,7 @@ def test_a_run_is_left_to_its_steps_where_one_of_its_registers_is_in_flight() ->
 def test_a_predicate_that_guards_belongs_to_the_registers_of_a_run() -> None:
     program = program_of(["@%p3 add.s32 %r0, %r1, %r2;", *_LINES[1:]])
     machine = machine_of(program, 8, 0)
-    machine.undefined[program.native.instructions[0].register_place("%p3")] = np.ones(8, np.bool_)
+    machine.undefined[program.native.instructions[0].register_place("%p3")] = np.ones(8, np.uint32)
     assert not run_of(program, 3).execute(machine, Lanes.span(0, 8))
 
 
