@@ -72,8 +72,8 @@ class Watcher(SharedGuard):
         n = self.order.m.n_threads
         firsts, counts = np.unique(rows * n + warps * WARP, return_counts=True)
         for first in firsts[counts == WARP].tolist():
-            lanes = np.arange(first, first + WARP)
-            self.order.threads.learn(lanes, self.order.threads.past(lanes))
+            warp = np.arange(first, first + WARP)
+            self.order.threads.learn(warp, self.order.threads.past(warp))
 
     def _groups(self, lanes: Any, rows: Any, columns: Any) -> Iterator[tuple[int, int, Array]]:
         """Yield row, column and threads of each object that some lanes use."""
