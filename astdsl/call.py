@@ -87,6 +87,8 @@ def resolve(callee: Callee, args: Sequence[Any], kwargs: Mapping[str, Any]) -> C
     for p in signature.params:
         if p.spec and p.spec.role != "in" and p.name in views:
             check_written(views[p.name], where(p))
+        if p.spec is None and p.name in given:  # ahead of dims that an array there would settle
+            scalar_dtype(p, type(given[p.name]))
     shown = {
         p.name: elements_of(view, where(p)) if is_packed(view, p.spec.dtypes) else view
         for p in signature.params

@@ -403,6 +403,15 @@ def test_a_refused_option_of_the_decorator_is_shown_where_it_is_written() -> Non
     assert caught.value.help
 
 
+def test_an_array_without_an_annotation_is_named_ahead_of_the_dims_it_would_settle() -> None:
+    @kernel
+    def bare(x, o: Out[f32, "N"]): ...
+
+    with pytest.raises(BadArgument, match="`x` takes a number, got ndarray") as caught:
+        bare(np.zeros(8, np.float32))
+    assert "annotate it `x: In[...]`" in caught.value.help
+
+
 def test_a_target_of_the_decorator_is_refused_with_the_way_to_name_it() -> None:
     aimed = kernel(target="sm_100a")(add_step.__wrapped__)
     with pytest.raises(UnsupportedFeature, match="targets of a decorator") as caught:
