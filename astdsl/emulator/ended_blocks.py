@@ -30,8 +30,9 @@ class EndedBlocks:
         self._n_ended = 0
         self._keys: list[int] = []
         self._told: dict[str, Array] = {}
-        # Up to when the ordinary writes of each group are covered by a proxy fence.
-        self.covered = np.zeros(0, np.int32)
+        # Up to when the ordinary writes of each group are covered by a fence of the async proxy,
+        # and all of them released to the tensormap proxy.
+        self.covered = self.released = np.zeros(0, np.int32)
         # Whether they all count as known.
         self.are_known = False
 
@@ -53,10 +54,10 @@ class EndedBlocks:
         """Let the next blocks find the words as those before have left them."""
         ledger.remember(self._keys, self._told)
 
-    def end(self, ledger: Ledger, covered: Array) -> None:
+    def end(self, ledger: Ledger, covered: Array, released: Array) -> None:
         """Keep what the words tell of the blocks that a ledger is of, all of which have ended.
 
-        `covered` says by actor up to when ordinary writes are covered by a proxy fence.
+        `covered` and `released` say by actor up to when writes have been shown to other proxies.
         """
         clocks, first = ledger.clocks, self._n_ended
         self._n_ended += clocks.reach
@@ -71,6 +72,7 @@ class EndedBlocks:
             for name, each in told.items()
         }
         self.covered = self._folded(covered, clocks, first)[0]
+        self.released = self._folded(released, clocks, first)[0]
 
     def _folded(self, vectors: Array, clocks: Clocks, first_block: int) -> Array:
         """Return what [n, warps and groups] tell of groups of blocks that have ended.

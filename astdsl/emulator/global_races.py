@@ -24,6 +24,7 @@ from astdsl.emulator.global_proxies import GlobalProxies, Past
 from astdsl.emulator.issues import Issue
 from astdsl.emulator.lanes import Lanes
 from astdsl.emulator.ledger import Ledger
+from astdsl.emulator.map_changes import MapChanges
 from astdsl.emulator.stamps import (
     BLOCK_SHIFT,
     BY_COPY,
@@ -81,6 +82,7 @@ class GlobalRaces:
 
     clocks: Clocks
     proxies: GlobalProxies
+    maps: MapChanges
 
     def __init__(self, *, exclusive: bool = False, crew_threads: int = 0) -> None:
         """Make it; with `exclusive` no two clusters may store in one place, nor two crews."""
@@ -120,8 +122,10 @@ class GlobalRaces:
             self._ledger = self._meeting(m, first_time)
             self.clocks = self._ledger.clocks
         self.proxies = GlobalProxies(m, self.clocks)
+        self.maps = MapChanges(m, self.clocks)
         if self._ended is not None and self._ended.n_groups:
             self.proxies.remember(self._ended.covered)
+            self.maps.remember(self._ended.released)
         index, places = m.launch.index, self.clocks.places
         self._epochs.append(_Epoch(first_block, first_time, index, places))
         warps = m.thread_of.astype(np.int64) >> 5
@@ -135,7 +139,7 @@ class GlobalRaces:
             x, y, z = m.launch.grid
             self._ended = EndedBlocks(x * y * z)
         if self._ledger is not None:
-            self._ended.end(self._ledger, self.proxies.covered)
+            self._ended.end(self._ledger, self.proxies.covered, self.maps.released)
         n_ended = self._ended.n_groups
         if m.n_blocks * -(-m.n_threads // 32) < MOST_ACTORS:
             clocks = Clocks(m, reach=m.n_blocks, start=first_time, n_ended=n_ended)
@@ -144,6 +148,42 @@ class GlobalRaces:
         ledger = Ledger(m, clocks)
         self._ended.begin(ledger)
         return ledger
+
+    def require_shown(self, m: Machine, lanes: Lanes, address: int, size_bytes: int) -> None:
+        """Fault if lanes use a map without fences between that and what the launch wrote there."""
+        allocation = m.memory.globals.find(address)
+        if allocation is None or allocation.low in self._lost:
+            return
+        blocks, first = np.unique(m.block_of[lanes.index], return_index=True)
+        for strong in (False, True):
+            stamps = self._stamps.get((allocation.low, strong))
+            if stamps is None or WRITTEN not in stamps.kinds:
+                continue
+            found = stamps.kinds[WRITTEN][stamps.places(np.array([address]), size_bytes)]
+            for row, at in zip(blocks.tolist(), first.tolist(), strict=True):
+                self._require_shown(m, int(lanes.index[at]), row, address, found)
+
+    def _require_shown(self, m: Machine, lane: int, row: int, address: int, found: Array) -> None:
+        actors, outside = self._actors(found, np.array([row]))
+        # Nothing orders them, which is reported as a race; or it is taken for ordered.
+        known = found > 0
+        if self._ended is None or not self._ended.n_groups:
+            known &= ~outside
+        times = (found >> TIME_SHIFT) - self._zero
+        for made, time, actor in zip(
+            found[known].tolist(), times[known].tolist(), actors[known].tolist(), strict=True
+        ):
+            missing = self.maps.missing(row, address, time, actor)
+            if missing:
+                who, where = self._culprit(m, made)
+                raise m.fault(
+                    "E254",
+                    f"the tensor map at {address:#x} was changed (by {who}, {where}), and is used "
+                    f"without a tensormap proxy {missing}",
+                    lane,
+                    help="execute `fence.proxy.tensormap::generic.release.gpu` after the change, "
+                    "and `fence.proxy.tensormap::generic.acquire.gpu [map], 128` before the use",
+                )
 
     # What accesses do.
 
@@ -411,18 +451,18 @@ class GlobalRaces:
 
     # Reports.
 
-    def _culprit(self, access: Access, other: int) -> tuple[str, str]:
+    def _culprit(self, m: Machine, other: int) -> tuple[str, str]:
         """Return who made a stamp, and where."""
         block = int(block_of(other))
         at = bisect_right(self._epochs, block, key=lambda e: e.first_block) - 1
         epoch = self._epochs[at]
         index = tuple(int(axis[block - epoch.first_block]) for axis in epoch.axes)
         place = epoch.places[(other >> TIME_SHIFT) - epoch.first_time]
-        where = place.place if isinstance(place, Issue) else access.m.place_text(place)
+        where = place.place if isinstance(place, Issue) else m.place_text(place)
         return f"warp {int(warp_of(other))} of block {index}", where
 
     def _race(self, access: Access, lane: int, address: int, other: int, kind: int) -> Exception:
-        m, (who, where) = access.m, self._culprit(access, other)
+        m, (who, where) = access.m, self._culprit(access.m, other)
         what = f"global memory at {address:#x} in {access.allocation.name}"
         number = int(access.lanes[lane])
         exclusive = self._exclusive and self._alone and access.values is not None
@@ -443,7 +483,7 @@ class GlobalRaces:
     ) -> Exception:
         """Return the fault of who comes to what a copy is still writing."""
         what = f"global memory at {address:#x} in {access.allocation.name}"
-        who, where = self._culprit(access, other)
+        who, where = self._culprit(access.m, other)
         if access.past is not None and not (kind == WRITTEN and other & BY_COPY):
             verb = "written" if kind == WRITTEN else "read"
             text = f"{what} is {verb} by {who} ({where}) while the {access.what} still writes it"
@@ -455,7 +495,7 @@ class GlobalRaces:
 
     def _hidden(self, access: Access, lane: int, address: int, other: int, kind: int) -> Exception:
         """Return the fault of a copy that does not see an ordinary write."""
-        who, where = self._culprit(access, other)
+        who, where = self._culprit(access.m, other)
         verb = "overwrites" if access.writes else "reads"
         return access.m.fault(
             "E252",

@@ -1,72 +1,65 @@
-"""Tensor maps in global memory that a kernel has changed, and the proxy fences that show them.
+"""Tensor maps in global memory that a launch has written, and the proxy fences that show them.
 
-A copy reads its map through the tensormap proxy. Invariant: a map that the launch changed by
-`tensormap.replace` or `tensormap.cp_fenceproxy` may be used by a block once a release has followed
-the change (the copy has its own), and an acquire of its address by that block the release.
+A copy reads its map through the tensormap proxy. Invariant: what was written at a map, by whatever
+instruction, may be used by a block once a release by a warp that knows of it has followed, and an
+acquire of the map's address by a warp of the block that knows of both.
 Source: PTX ISA 8.6 "Proxies", 9.7.13.4 "fence.proxy.tensormap::generic".
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 if TYPE_CHECKING:
+    from astdsl.emulator.clocks import Clocks
     from astdsl.emulator.lanes import Lanes
     from astdsl.emulator.machine import Machine
+    from astdsl.emulator.scalars import Array
 
 __all__ = ["MapChanges"]
 
 
-@dataclass(slots=True)
-class _Change:
-    """The latest change of one map: who made it where, which block, and who has acquired it."""
-
-    who: str
-    block: int
-    is_released: bool
-    acquired: set[int] = field(default_factory=set)
-
-
 class MapChanges:
-    """The changed maps of a machine, by their address."""
+    """Fences of the tensormap proxy of the blocks of one machine, by a set of clocks."""
 
-    def __init__(self, m: Machine) -> None:
-        self._m = m
-        self._changes: dict[int, _Change] = {}
+    def __init__(self, m: Machine, clocks: Clocks) -> None:
+        self._m, self._clocks = m, clocks
+        n_known = clocks.n_actors - clocks.n_async
+        # Of each set of blocks that know of each other: up to when the writes of each warp, or
+        # group of blocks that have ended, are released.
+        self.released = np.zeros((m.n_blocks // clocks.reach, n_known), np.int32)
+        # By block and address, what of that has been acquired.
+        self._acquired: dict[tuple[int, int], Array] = {}
 
-    def change(self, lane: int, address: int, *, releases: bool) -> None:
-        """Note that a lane changes the map at a global address."""
-        m = self._m
-        who = f"by {m.lane_text(lane)}, {m.place_text(m.pc)}"
-        self._changes[address] = _Change(who, int(m.block_of[lane]), releases)
+    def remember(self, released: Array) -> None:
+        """Note up to when writes of groups of blocks that have ended are released."""
+        self.released[:, self._clocks.first_ended :] = released
 
     def release(self, lanes: Lanes) -> None:
-        """Run `fence.proxy.tensormap::generic.release` of lanes: for what their blocks changed."""
-        blocks = set(self._m.block_of[lanes.sel].tolist())
-        for change in self._changes.values():
-            change.is_released |= change.block in blocks
+        """Run `fence.proxy.tensormap::generic.release` of warps: for what they know and did."""
+        clocks = self._clocks
+        blocks, warps = np.nonzero(clocks.mask(lanes))
+        past = clocks.past((blocks, warps))[:, : -clocks.n_async]
+        np.maximum.at(self.released, blocks // clocks.reach, past)
 
-    def acquire(self, lanes: Lanes, addresses: list[int]) -> None:
+    def acquire(self, lanes: Lanes, addresses: Array) -> None:
         """Run `fence.proxy.tensormap::generic.acquire` of lanes for their addresses."""
-        for block, address in zip(self._m.block_of[lanes.sel].tolist(), addresses, strict=True):
-            change = self._changes.get(address)
-            if change is not None and change.is_released:
-                change.acquired.add(block)
+        clocks = self._clocks
+        blocks, warps = clocks.warps(lanes)
+        for block, warp, address in {
+            *zip(blocks.tolist(), warps.tolist(), addresses.tolist(), strict=True)
+        }:
+            past = clocks.past((np.array([block]), np.array([warp])))[0, : -clocks.n_async]
+            shown = np.minimum(past, self.released[block // clocks.reach])
+            before = self._acquired.get((block, address), shown)
+            self._acquired[block, address] = np.maximum(before, shown)
 
-    def require_shown(self, lanes: Lanes, address: int) -> None:
-        """Fault if lanes use a map whose change has not been shown to the copies of their block."""
-        change = self._changes.get(address)
-        if change is None or not self._m.launch.check:
-            return
-        for lane in lanes.index:
-            if int(self._m.block_of[lane]) not in change.acquired:
-                missing = "acquire of its address" if change.is_released else "release after that"
-                raise self._m.fault(
-                    "E254",
-                    f"the tensor map at {address:#x} was changed ({change.who}), and is used "
-                    f"without a tensormap proxy {missing}",
-                    int(lane),
-                    help="execute `fence.proxy.tensormap::generic.release.gpu` after the change, "
-                    "and `fence.proxy.tensormap::generic.acquire.gpu [map], 128` before the use",
-                )
+    def missing(self, row: int, address: int, time: int, actor: int) -> str:
+        """Return what block `row` lacks to use what an actor wrote at a map; empty for nothing."""
+        acquired = self._acquired.get((row, address))
+        if acquired is not None and time <= acquired[actor]:
+            return ""
+        is_released = time <= self.released[row // self._clocks.reach, actor]
+        return "acquire of its address" if is_released else "release after that"

@@ -17,7 +17,6 @@ from astdsl.emulator.formats.fields import FIELDS, ORDINAL_FIELDS, replaced
 from astdsl.emulator.formats.tensormap import MAP_BYTES
 from astdsl.emulator.isa import Control, Execute, controls, executes
 from astdsl.emulator.lanes import WARP_THREADS, Lanes
-from astdsl.emulator.map_changes import MapChanges
 from astdsl.emulator.scalars import one_a_lane
 
 if TYPE_CHECKING:
@@ -38,6 +37,14 @@ def _write(m: Machine, lane: Lanes, space: str, address: int, raw: bytes) -> Non
     for i, word in enumerate(np.frombuffer(raw, _WORD)):
         at = np.array([address + 8 * i])
         m.memory.store(m, lane, space, at, np.array([word], _WORD))
+
+
+def _release(m: Machine, lanes: Lanes, scope: int) -> None:
+    """Show the tensormap proxy what lanes know and did, as a fence of a scope does others."""
+    if m.guard is not None:
+        m.guard.fence_memory(lanes, scope)
+    if m.memory.globals.races is not None:
+        m.memory.globals.races.maps.release(lanes)
 
 
 @executes("tensormap.replace")
@@ -63,8 +70,6 @@ def prepare_replace(ops: Operands) -> Execute:
             except FormatError as error:
                 raise m.fault("E255", str(error), int(lane)) from None
             _write(m, one, space, int(at), raw)
-            if m.memory.split_generic(np.array([at]))[0][0] == "global":
-                m.state(MapChanges).change(int(lane), int(at), releases=False)
 
     return execute
 
@@ -77,9 +82,7 @@ def prepare_fence(ops: Operands) -> Execute:
     if ops.has("release"):
 
         def release(m: Machine, lanes: Lanes) -> None:
-            m.state(MapChanges).release(lanes)
-            if m.guard is not None:
-                m.guard.fence_memory(lanes, scope)
+            _release(m, lanes, scope)
 
         return release
     address = ops.address(ops.args[0])
@@ -88,9 +91,11 @@ def prepare_fence(ops: Operands) -> Execute:
     ops.sensitive += ops.reads
 
     def acquire(m: Machine, lanes: Lanes) -> None:
-        m.state(MapChanges).acquire(lanes, one_a_lane(address(m, lanes), lanes.n).tolist())
         if m.guard is not None:
             m.guard.fence_memory(lanes, scope)
+        if m.memory.globals.races is not None:
+            places = one_a_lane(address(m, lanes), lanes.n)
+            m.memory.globals.races.maps.acquire(lanes, places)
 
     return acquire
 
@@ -118,11 +123,7 @@ def prepare_copy(ops: Operands) -> Control:
             parts, undefined = m.memory.load(m, whole, "shared", origins, _PART)
             places = np.broadcast_to(target(m, whole), whole.n) + words
             m.memory.store(m, whole, "global", places, parts, undefined)
-            leaders = words == 0
-            for lane, place in zip(whole.index[leaders], places[leaders], strict=True):
-                m.state(MapChanges).change(int(lane), int(place), releases=True)
-            if m.guard is not None:
-                m.guard.fence_memory(whole, scope)
+            _release(m, whole, scope)
         return whole
 
     return execute

@@ -14,12 +14,11 @@ from astdsl.emulator.copies import Addresses, BulkStore, Transfer, issue_load
 from astdsl.emulator.formats.boxes import box_units, fill_pattern, require_plain, shared_units
 from astdsl.emulator.formats.errors import FormatError
 from astdsl.emulator.formats.swizzle import Swizzle
-from astdsl.emulator.formats.tensormap import TensorDataType, TensorMap
+from astdsl.emulator.formats.tensormap import MAP_BYTES, TensorDataType, TensorMap
 from astdsl.emulator.groups import GroupLedger
 from astdsl.emulator.isa import Execute, executes
 from astdsl.emulator.isa.mbarrier import barrier_place
 from astdsl.emulator.lanes import Lanes
-from astdsl.emulator.map_changes import MapChanges
 from astdsl.emulator.reductions import OPERATIONS, combiner, map_dtype
 from astdsl.emulator.scalars import all_of, any_of, one_a_lane
 from astdsl.emulator.spread import Spread, own, spread_by_mask
@@ -36,7 +35,9 @@ _TILED = (
     "L2::cache_hint", "cta_group::1", "cta_group::2", "tile::gather4", "tile::scatter4",
     *_DIMENSIONS,
 )  # fmt: skip
-_MAP_WORDS = 16
+_MAP_WORDS = MAP_BYTES // 8
+_MAP_ALIGN_BYTES = 64
+_MAP_SPACES = ("param", "const", "global")
 _TENSOR_ALIGN_BYTES = 128
 
 
@@ -140,7 +141,11 @@ def _read_map(m: Machine, lanes: Lanes, space: str, address: int) -> TensorMap:
     known = m.state(_Maps).known
     if address in known:
         return known[address]
-    m.state(MapChanges).require_shown(lanes, address)
+    place = m.memory.split_generic(np.array([address]))[0][0] if space == "generic" else space
+    if place not in _MAP_SPACES:
+        text = f"a tensor map lies in {place} memory; copies read it in {', '.join(_MAP_SPACES)}"
+        raise m.fault("E255", text, int(lanes.index[0]))
+    require_aligned(m, lanes, np.array([address]), _MAP_ALIGN_BYTES, "the address of a tensor map")
     one = Lanes.listed(np.repeat(lanes.index[:1], _MAP_WORDS))
     words = address + 8 * np.arange(_MAP_WORDS)
     raw = m.memory.load(m, one, space, words, np.dtype(np.uint64))[0].tobytes()
@@ -149,8 +154,10 @@ def _read_map(m: Machine, lanes: Lanes, space: str, address: int) -> TensorMap:
         require_plain(found)
     except FormatError as error:
         raise m.fault("E255", str(error), int(lanes.index[0])) from None
-    if space == "param" or m.memory.split_generic(np.array([address]))[0][0] == "param":
+    if place == "param":
         known[address] = found
+    elif m.memory.globals.races is not None:
+        m.memory.globals.races.require_shown(m, lanes, address, MAP_BYTES)
     return found
 
 
