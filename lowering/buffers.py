@@ -7,7 +7,7 @@ contiguous axis of the arrays that it is copied from or to, and what a product t
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from astdsl.errors import OutOfSharedMemory, UnsupportedFeature
 from astdsl.ir import ops
@@ -31,34 +31,61 @@ def plan_shared(body: Block, target: Target, runners: int = 1) -> SharedPlan:
     `runners` is the number of warpgroups that run the body, each for itself.
     """
     plan = SharedPlan(runners=runners)
-    program = list(walk(body))
-    allocations = [op for op in program if isinstance(op, ops.AllocSmem)]
+    program = walk(body)
     for op in program:
         if isinstance(op, ops.AllocBarrier):
             plan.place_barriers(op.result, op.count, owners=op.owners)
-    uses = (ops.MatrixMultiply, ops.AllocTmem)
-    if target.has(TCGEN05) and any(isinstance(op, uses) for op in program):
+    tensor_memory = (ops.MatrixMultiply, ops.AllocTmem)
+    if target.has(TCGEN05) and any(isinstance(op, tensor_memory) for op in program):
         plan.reserve_tensor_memory(product_barriers(body))
     unions = [op for op in program if isinstance(op, ops.Overlap) and op.refs[0].ref.space == SMEM]
     shared = {v for union in unions for v in union.refs}
-    by_value = {op.result: op for op in allocations}
-    for allocation in allocations:
+    uses = _Uses(program)
+    for allocation in uses.allocations:
         if allocation.result not in shared:
-            _place(plan, allocation, program, target)
+            _place(plan, allocation, uses, target)
+    by_value = {op.result: op for op in uses.allocations}
     for union in unions:
         plan.begin_union()
         for group in union.groups():
             for value in group:
-                _place(plan, by_value[value], program, target)
+                _place(plan, by_value[value], uses, target)
                 _require_unpadded(plan, by_value[value])
             plan.end_group()
         plan.end_union()
-    check_budget(plan, allocations, target)
+    check_budget(plan, uses.allocations, target)
     return plan
 
 
-def _place(plan: SharedPlan, op: ops.AllocSmem, program: Sequence[Op], target: Target) -> None:
-    layout = _layout(op, program, target)
+class _Uses:
+    """What a program does with each of its buffers.
+
+    With `in_rows` threads reach copied buffers only along their rows, all as wide: then nothing
+    meets in a bank without a swizzle either, and boxes are as wide as TMA copies.
+    """
+
+    def __init__(self, program: Iterable[Op]) -> None:
+        self.allocations: list[ops.AllocSmem] = []
+        self.of: dict[Value, list[Op]] = {}
+        copies: list[ops.Copy] = []
+        self.in_rows = True
+        for op in program:
+            if isinstance(op, ops.AllocSmem):
+                self.allocations.append(op)
+                self.of[op.result] = []
+            elif isinstance(op, ops.Copy):
+                copies.append(op)
+            elif isinstance(op, _ACROSS_ROWS):
+                self.in_rows = False
+            for value in op.operands:
+                if value in self.of:
+                    self.of[value].append(op)
+        self.in_rows &= len({c.buffer.ref.dtype.bits for c in copies}) == 1
+        self.in_rows = self.in_rows and all(_kept_order(c) == _rows(sum(c.kept)) for c in copies)
+
+
+def _place(plan: SharedPlan, op: ops.AllocSmem, uses: _Uses, target: Target) -> None:
+    layout = _layout(op, uses, target)
     plan.place_buffer(op.result, layout, _slots(op, layout), owners=op.owners)
 
 
@@ -119,18 +146,19 @@ def _slots(op: ops.AllocSmem, layout: BufferLayout) -> int:
     return math.prod(op.shape[:lead])
 
 
-def _layout(op: ops.AllocSmem, program: Sequence[Op], target: Target) -> BufferLayout:
-    copies = [c for c in program if isinstance(c, ops.Copy) and c.buffer is op.result]
-    lead = _slot_axes(op.result, program)
+def _layout(op: ops.AllocSmem, uses: _Uses, target: Target) -> BufferLayout:
+    used = uses.of[op.result]
+    copies = [c for c in used if isinstance(c, ops.Copy) and c.buffer is op.result]
+    lead = _slot_axes(op.result, used)
     shape = op.shape[lead:]
-    stated = _stated(op, lead, program)
+    stated = _stated(op, lead, used)
     if stated:
         return stated
     if not shape:
         return buffer_layout((1,), op.dtype, (0,))
     order = _order(copies, len(shape))
-    allocated = padded_operand(op.result, shape, order, program, target)
-    swizzled = order[0] != len(shape) - 1 or not _is_read_in_rows(op, program)
+    allocated = padded_operand(op.result, shape, order, used, target)
+    swizzled = order[0] != len(shape) - 1 or not (copies and uses.in_rows)
     return buffer_layout(shape, op.dtype, order, swizzled=swizzled, allocated=allocated)
 
 
@@ -145,28 +173,10 @@ _ACROSS_ROWS = (
 )
 
 
-def _is_read_in_rows(op: ops.AllocSmem, program: Sequence[Op]) -> bool:
-    """Whether threads reach a copied buffer only along its rows, as wide as all others.
-
-    Then nothing meets in a bank without a swizzle either, and boxes are as wide as TMA copies.
-    """
-    copies = [c for c in program if isinstance(c, ops.Copy)]
-    copied = {c.buffer for c in copies}
-    if op.result not in copied or any(isinstance(o, _ACROSS_ROWS) for o in program):
-        return False
-    has_rows = all(_kept_order(c) == tuple(reversed(range(sum(c.kept)))) for c in copies)
-    return has_rows and len({buffer.ref.dtype.bits for buffer in copied}) == 1
-
-
-def _statements(op: ops.AllocSmem, program: Sequence[Op]) -> list[ops.AllocSmem | ops.StateLayout]:
-    """Return what states the physical layout of a buffer."""
-    more = [s for s in program if isinstance(s, ops.StateLayout) and s.ref is op.result]
-    return [*([op] if op.transforms else []), *more]
-
-
-def _stated(op: ops.AllocSmem, lead: int, program: Sequence[Op]) -> BufferLayout | None:
+def _stated(op: ops.AllocSmem, lead: int, used: Sequence[Op]) -> BufferLayout | None:
     """Return the layout of one slot, as stated of the whole buffer; None where nothing is."""
-    statements = _statements(op, program)
+    more = [s for s in used if isinstance(s, ops.StateLayout)]
+    statements = [*([op] if op.transforms else []), *more]
     if not statements:
         return None
     longest = max(statements, key=lambda s: len(s.transforms))
@@ -190,10 +200,10 @@ def _stated(op: ops.AllocSmem, lead: int, program: Sequence[Op]) -> BufferLayout
     return stated_layout(op.shape[lead:], op.dtype, moved, swizzle_of(longest.transforms))
 
 
-def _slot_axes(buffer: Value, program: Sequence[Op]) -> int:
+def _slot_axes(buffer: Value, used: Sequence[Op]) -> int:
     """Return how many leading axes count slots: what all of its uses index first."""
     found: dict[int, Span] = {}
-    for op in program:
+    for op in used:
         for slot in _slots_used(op, buffer):
             found.setdefault(len(slot), op.span)
     if len(found) > 1:
@@ -233,4 +243,9 @@ def _order(copies: list[ops.Copy], rank: int) -> tuple[int, ...]:
             *((span, f"contiguous axis {order[0]}") for order, span in found.items()),
             help="use a buffer for each, and transpose the tile between them",
         )
-    return next(iter(found), tuple(reversed(range(rank))))
+    return next(iter(found), _rows(rank))
+
+
+def _rows(rank: int) -> tuple[int, ...]:
+    """Return the axes of an array that is contiguous along its last one."""
+    return tuple(reversed(range(rank)))

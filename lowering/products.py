@@ -187,15 +187,16 @@ def padded_operand(
     buffer: Value,
     shape: tuple[int, ...],
     order: tuple[int, ...],
-    program: Sequence[Op],
+    used: Sequence[Op],
     target: Target,
 ) -> tuple[int, ...]:
     """Return the extents to allocate for a slot: M and N are rounded up to what a product covers.
 
     `order` lists the axes, contiguous first; rows contiguous along M or N are whole swizzles.
+    `used` are the operations that use the buffer.
     """
     allocated = list(shape)
-    for op in program:
+    for op in used:
         if isinstance(op, ops.MatrixMultiply) and buffer in (op.a, op.b):
             if op.a is buffer:
                 axis, covered = (1 if op.a_transposed else 0), rows_of(op, target)

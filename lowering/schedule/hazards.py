@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from astdsl.ir import ops
-from astdsl.ir.core import IN, Block, Module, Op, Value, walk
+from astdsl.ir.core import IN, PURE, Block, Module, Op, Value, walk
 from astdsl.ir.rewrite import map_regions, with_ops
 from astdsl.ir.types import GMEM
 from astdsl.lowering.schedule.build import Maker
@@ -65,6 +65,13 @@ class _Pending:
     def copy(self) -> _Pending:
         awaited = None if self.awaited is None else set(self.awaited)
         return _Pending(set(self.reads), set(self.writes), dict(self.updates), self.waited, awaited)
+
+    @property
+    def key(self) -> object:
+        """What tells it from others."""
+        awaited = None if self.awaited is None else frozenset(self.awaited)
+        updates = frozenset(self.updates.items())
+        return frozenset(self.reads), frozenset(self.writes), updates, self.waited, awaited
 
     def join(self, other: _Pending) -> None:
         self.waited |= other.waited
@@ -129,6 +136,8 @@ class _Walk:
         self.waits = waits
         # What threads of the launch write.
         self.stored: set[Value] = set()
+        # The bodies of loops by what was pending before, with what is pending after the loop.
+        self.bodies: dict[object, tuple[Block, _Pending]] = {}
 
     def _memory(self, op: Any) -> Value:
         """Return the memory that an access touches."""
@@ -138,6 +147,9 @@ class _Walk:
     def block(self, block: Block, pending: _Pending) -> Block:
         made: list[Op] = []
         for op in block.ops:
+            if op.effect == PURE and not op.regions:
+                made.append(op)
+                continue
             if self._conflicts(op, pending):
                 made.append(Maker(op.span).add_op(ops.BlockBarrier(span=op.span)))
                 pending.clear()
@@ -218,15 +230,23 @@ class _Walk:
         return map_regions(op, side)
 
     def _loop(self, op: Op, pending: _Pending) -> Op:
-        """Enter the body as from before the loop, and as from the end of the body."""
+        return map_regions(op, lambda region: self._body(region, pending))
 
-        def body(region: Block) -> Block:
+    def _body(self, region: Block, pending: _Pending) -> Block:
+        """Enter the body of a loop as from before it, and as from the end of the body.
+
+        Once for what is pending when it is entered: loops in loops would be walked twice as often
+        for each loop around them.
+        """
+        entry = (region, pending.key)
+        if entry not in self.bodies:
             probe = pending.copy()
             self.block(region, probe)
             pending.join(probe)
             inner = pending.copy()
             new = self.block(region, inner)
             pending.join(inner)
-            return new
-
-        return map_regions(op, body)
+            self.bodies[entry] = new, pending.copy()
+        new, after = self.bodies[entry]
+        pending.join(after)
+        return new
