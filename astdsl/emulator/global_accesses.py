@@ -32,15 +32,16 @@ class Read(NamedTuple):
     addresses: Array
     width: int
     made: Array
-    strong: bool
+    scope: int | None
 
 
 @dataclass(slots=True)
 class Access:
     """Accesses of `width` bytes at addresses [n], by the lanes number `lanes` of `m`.
 
-    `who` are their makers as stamps have them. Of a copy, `what` it is, what was so (`past`) when
-    it was issued, and who waits for what it has `written`.
+    `who` are their makers as stamps have them; `scope` is that of strong accesses, None of weak
+    ones. Of a copy, `what` it is, what was so (`past`) when it was issued, and who waits for what
+    it has `written`.
     """
 
     m: Machine
@@ -49,7 +50,7 @@ class Access:
     width: int
     lanes: Array
     who: Array
-    strong: bool = False
+    scope: int | None = None
     writes: bool = False
     values: Array | None = None
     what: str = ""
@@ -72,7 +73,7 @@ class Access:
         values = None if self.values is None else self.values[mask]
         return Access(
             self.m, self.allocation, self.addresses[mask], self.width, self.lanes[mask],
-            self.who[mask], self.strong, self.writes, values, self.what, self.past,
+            self.who[mask], self.scope, self.writes, values, self.what, self.past,
             self.written,
         )  # fmt: skip
 

@@ -5,7 +5,8 @@ of the allocation.  Where blocks cannot wait for each other (no atomics, no load
 accesses of two clusters are never ordered; elsewhere barriers, releases and acquires at one word
 and fences order blocks, whether they run at the same time or not.
 Invariant: an access is reported only if nothing leads from the other to it.  Strong accesses and
-reductions do not race with each other (PTX ISA 8.7), nor do stores of what is there already.
+reductions do not race with each other where the scope of either has the other's thread (PTX ISA
+8.7), nor do stores of what is there already.
 Reads that come before the first write of an allocation are kept, as many as fit into `LOG_BYTES`.
 """
 
@@ -13,11 +14,12 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import deque
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from astdsl.emulator.clocks import BlockClocks, Clocks
+from astdsl.emulator.clocks import SCOPES, BlockClocks, Clocks
 from astdsl.emulator.ended_blocks import EndedBlocks
 from astdsl.emulator.global_accesses import Access, Read, elements, of_copy
 from astdsl.emulator.global_proxies import GlobalProxies, Past
@@ -45,6 +47,8 @@ if TYPE_CHECKING:
 
 __all__ = ["GlobalRaces"]
 
+_WIDEST = len(SCOPES) - 1
+_SCOPES = (None, *range(len(SCOPES)))
 # Warps that know of each other, at most; of more, blocks as wholes do.
 MOST_ACTORS = 2048
 BUDGET_BYTES = 1 << 28
@@ -59,7 +63,7 @@ _APART = (
 )
 _ORDER = (
     "put a barrier between them, or release and acquire at one word: st.release and ld.acquire, or "
-    "an atomic with a fence before it and one after it"
+    "an atomic with a fence before it and one after it, of a scope that has both threads"
 )
 
 _WAIT = (
@@ -92,7 +96,8 @@ class GlobalRaces:
         self._alone = True
         self._ended: EndedBlocks | None = None
         self._ledger: Ledger | None = None
-        self._stamps: dict[tuple[int, bool], Stamps] = {}
+        # By the first address of an allocation, and the scope of strong accesses, None of weak.
+        self._stamps: dict[tuple[int, int | None], Stamps] = {}
         # Allocations that are too large for the budget are not looked at.
         self._lost: set[int] = set()
         self._log: dict[int, deque[Read]] = {}
@@ -155,8 +160,8 @@ class GlobalRaces:
         if allocation is None or allocation.low in self._lost:
             return
         blocks, first = np.unique(m.block_of[lanes.index], return_index=True)
-        for strong in (False, True):
-            stamps = self._stamps.get((allocation.low, strong))
+        for scope in _SCOPES:
+            stamps = self._stamps.get((allocation.low, scope))
             if stamps is None or WRITTEN not in stamps.kinds:
                 continue
             found = stamps.kinds[WRITTEN][stamps.places(np.array([address]), size_bytes)]
@@ -216,7 +221,7 @@ class GlobalRaces:
         `past` is what was so when it was issued.
         """
         for access in of_copy(transfer, self._copiers, past):
-            access.strong, access.writes = values is None, True
+            access.scope, access.writes = _WIDEST if values is None else None, True
             if values is not None:
                 inside = transfer.inside
                 access.values = (values if inside is None else values[inside]).reshape(-1)
@@ -226,23 +231,23 @@ class GlobalRaces:
     def _access(
         self, m: Machine, lanes: Lanes, allocation: Allocation, addresses: Array, width: int
     ) -> Access:
-        strong = m.guard is not None and m.guard.strong
+        scope = None if m.guard is None else m.guard.scope
         who = self._who[lanes.sel]
-        return Access(m, allocation, addresses, width, lanes.index, who, strong)
+        return Access(m, allocation, addresses, width, lanes.index, who, scope)
 
     # Checks.
 
     def _read(self, access: Access) -> None:
         low = access.allocation.low
-        for each in self._others(access):
-            self._check(access, each, (WRITTEN,))
+        for each, reach in self._others(access):
+            self._check(access, each, (WRITTEN,), reach)
         # Who waits for a copy knows of its bytes, and not of the warp that issued it.
         if low in self._lost or (access.past is not None and not self._alone):
             return
         made = access.who | self._tick() << TIME_SHIFT
         self._meet_later(access)
-        read = Read(access.addresses, access.width, made, access.strong)
-        if any((low, strong) in self._stamps for strong in (False, True)):
+        read = Read(access.addresses, access.width, made, access.scope)
+        if any((low, scope) in self._stamps for scope in _SCOPES):
             self._note_read(access.allocation, read)
         else:
             self._keep(low, read)
@@ -255,21 +260,26 @@ class GlobalRaces:
             self._note_read(access.allocation, read)
         exclusive = self._exclusive and self._alone
         changes = None if exclusive else access.changes()
-        for each in self._others(access):
-            self._check(access, each, (READ, ELSEWHERE, WRITTEN), changes)
+        for each, reach in self._others(access):
+            self._check(access, each, (READ, ELSEWHERE, WRITTEN), reach, changes)
         if changes is not None and self._alone and not changes.all():
             access = access.some(changes)
         if len(access.addresses):
             self._note_write(access)
 
-    def _others(self, access: Access) -> list[Stamps]:
-        """Return the stamps of what an access may race with."""
-        kinds = (False,) if access.strong else (False, True)
-        found = (self._stamps.get((access.allocation.low, kind)) for kind in kinds)
-        return [stamps for stamps in found if stamps is not None]
+    def _others(self, access: Access) -> Iterator[tuple[Stamps, int | None]]:
+        """Yield the stamps of what an access may race with, and the scope that both are strong at.
+
+        That is the narrower of two; None where one is weak.
+        """
+        for scope in _SCOPES:
+            stamps = self._stamps.get((access.allocation.low, scope))
+            reach = None if scope is None or access.scope is None else min(scope, access.scope)
+            if stamps is not None and reach != _WIDEST:
+                yield stamps, reach
 
     def _check(
-        self, access: Access, stamps: Stamps, kinds: tuple[int, ...],
+        self, access: Access, stamps: Stamps, kinds: tuple[int, ...], reach: int | None,
         only: BoolArray | None = None,
     ) -> None:  # fmt: skip
         kinds = tuple(kind for kind in kinds if kind in stamps.kinds)
@@ -284,10 +294,18 @@ class GlobalRaces:
                     continue
                 if only is not None:
                     bad &= only[:, None]
+                if reach is not None:
+                    bad &= self._apart(found, access.who[:, None], reach)
                 if bad.any():
                     lane, k = (int(i) for i in np.unravel_index(int(np.argmax(bad)), bad.shape))
                     address = stamps.address(int(at[lane, k]))
                     raise report(access, lane, address, int(found[lane, k]), kind)
+
+    def _apart(self, found: Array, who: Array, reach: int) -> BoolArray:
+        """Say which stamps are of others than a scope's threads."""
+        group = block_of if SCOPES[reach] == "cta" else self._cluster
+        apart: BoolArray = group(found) != group(who)
+        return apart
 
     def _unordered(self, access: Access, found: Array, kind: int) -> BoolArray | None:
         """Say which stamps, [n, k], nothing orders before what lanes do now."""
@@ -394,13 +412,13 @@ class GlobalRaces:
             self._logged_bytes -= _LOGGED * kept.popleft().addresses.nbytes
 
     def _note_read(self, allocation: Allocation, read: Read) -> None:
-        stamps = self._of(allocation, read.strong, read.width)
+        stamps = self._of(allocation, read.scope, read.width)
         if stamps is not None:
             at = stamps.places(read.addresses, read.width)
             stamps.note_read(at, read.made, self._cluster)
 
     def _note_write(self, access: Access) -> None:
-        stamps = self._of(access.allocation, access.strong, access.width)
+        stamps = self._of(access.allocation, access.scope, access.width)
         if stamps is None:
             return
         time = self._tick()
@@ -410,7 +428,7 @@ class GlobalRaces:
             self.proxies.write(time - self._zero, access.written)
         at = stamps.places(access.addresses, access.width)
         won = stamps.note_write(at, made)
-        if not access.strong:
+        if access.scope is None:
             self._check_together(access, made, won)
 
     def _check_together(self, access: Access, made: Array, won: Array) -> None:
@@ -435,16 +453,16 @@ class GlobalRaces:
             address, other = int(access.addresses[lane]), int(made[winners[0]])
             raise self._race(access, lane, address, other, WRITTEN)
 
-    def _of(self, allocation: Allocation, strong: bool, width: int) -> Stamps | None:
+    def _of(self, allocation: Allocation, scope: int | None, width: int) -> Stamps | None:
         """Return the stamps that accesses of a width are noted in, None if they need too much."""
         if allocation.low in self._lost:
             return None
-        key = allocation.low, strong
+        key = allocation.low, scope
         found = self._stamps.setdefault(key, Stamps(allocation.low, allocation.high))
         others = sum(each.size_bytes for each in self._stamps.values() if each is not found)
         if found.needed_bytes(width) + others > BUDGET_BYTES:
             self._lost.add(allocation.low)
-            for each in (False, True):
+            for each in _SCOPES:
                 self._stamps.pop((allocation.low, each), None)
             return None
         return found

@@ -68,8 +68,8 @@ class SharedGuard:
         self._unacquired = Unacquired.of(m, shape)
         # None once something relaxed orders what the clocks do not know.
         self._overtaken: Overtaken | None = Overtaken(m, self.clocks)
-        # What is accessed now is strong: no race with what is strong too.
-        self.strong = False
+        # The scope of what is accessed now, if it is strong: no race with what is strong too.
+        self.scope: int | None = None
         m.exit_checks.append(self._check_awaited)
 
     # Ordinary accesses.
@@ -79,7 +79,7 @@ class SharedGuard:
         self._check_barriers(lanes, rows, offsets, width)
         self._occupancy.check_read(lanes, rows, offsets, width)
         self._check_acquired(lanes, rows, offsets)
-        self.races.read(lanes, rows, offsets, width, strong=self.strong)
+        self.races.read(lanes, rows, offsets, width, strong=self.scope is not None)
         self._farewells_note(lanes, rows)
 
     def write(
@@ -90,7 +90,7 @@ class SharedGuard:
         self._occupancy.check_write(lanes, rows, offsets, width)
         self._check_acquired(lanes, rows, offsets)
         self._clean[rows, offsets >> CHUNK_SHIFT] = False
-        self.races.write(lanes, rows, offsets, width, values, strong=self.strong)
+        self.races.write(lanes, rows, offsets, width, values, strong=self.scope is not None)
         self._farewells_note(lanes, rows)
 
     def fence(self, lanes: Lanes) -> None:

@@ -317,3 +317,29 @@ def test_an_arrival_of_one_lane_tells_of_global_memory_what_the_others_did_befor
     """
     launch(body.replace("MEET", "bar.warp.sync 0xffffffff;"), grid=1)
     fault("E232", body.replace("MEET", ""), grid=1)
+
+
+NARROW = [
+    "@%p0 red.relaxed.cta.global.add.u32 [%d0], 1;",
+    "@%p0 atom.acq_rel.cta.global.add.u32 %r7, [%d0], 1;",
+    "@%p2 st.relaxed.cta.global.u32 [%d0], 1; @!%p1 ld.relaxed.gpu.global.u32 %r7, [%d0];",
+    "@%p2 st.relaxed.gpu.global.u32 [%d0], 1; @!%p1 ld.relaxed.cta.global.u32 %r7, [%d0];",
+]
+
+
+@pytest.mark.parametrize("body", NARROW)
+@pytest.mark.parametrize("options", SCHEDULES)
+def test_strong_accesses_need_a_scope_that_has_both_threads(body: str, options: Any) -> None:
+    assert "of a scope that has both threads" in fault("E232", body, **options)
+    for wide in ("gpu", "sys"):
+        launch(body.replace(".cta", f".{wide}"), **options)
+    # One block, and one cluster, are narrower scopes.
+    launch(body, grid=1, **options)
+    near = body.replace(".cta", ".cluster")
+    launch(near, grid=2, cluster=(2,), **options)
+    fault("E232", near, grid=4, cluster=(2,), **options)
+
+
+def test_atomics_of_a_block_may_have_its_scope_where_each_block_has_its_own_word() -> None:
+    own = "@%p0 red.relaxed.cta.global.add.u32 [%d2], 1; red.gpu.global.add.u32 [%d0], 1;"
+    launch("add.u64 %d2, %d2, 64;" + own)

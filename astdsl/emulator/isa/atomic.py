@@ -100,7 +100,7 @@ def _wide(ops: Operands, args: Any, result: Any) -> Execute:
         before = np.empty((lanes.n, 2), np.uint64)
         for turn in turns(addresses):
             some = Turn(lanes, turn)
-            with strongly(m):
+            with strongly(m, strength.scope):
                 old, missing = m.memory.load(
                     m, some.lanes, space, addresses[some.at], np.dtype(np.uint64), 2
                 )
@@ -173,7 +173,7 @@ class _Atomic:
     ) -> tuple[Array, BoolArray | None]:
         """Update distinct addresses; return what they held, and which of it is undefined."""
         dtype = UNSIGNED[self.scalar.bits]
-        with strongly(m):
+        with strongly(m, self.strength.scope):
             raw, missing = m.memory.load(m, lanes, self.space, addresses, dtype)
             old = _seen(raw, self.scalar)
             new = self.update(old, operand, third)

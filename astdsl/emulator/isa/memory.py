@@ -68,16 +68,16 @@ def strength_of(ops: Operands) -> Strength | None:
 
 
 @contextmanager
-def strongly(m: Machine) -> Iterator[None]:
-    """Let the accesses inside count as strong."""
+def strongly(m: Machine, scope: int) -> Iterator[None]:
+    """Let the accesses inside count as strong, of a scope."""
     if m.guard is None:
         yield
         return
-    m.guard.strong = True
+    m.guard.scope = scope
     try:
         yield
     finally:
-        m.guard.strong = False
+        m.guard.scope = None
 
 
 def element_count(ops: Operands) -> int:
@@ -161,15 +161,18 @@ def _ordered(ops: Operands, load: Load, width: int) -> Load:
         m.memory.globals.note_constant(m, lanes, at, width)
         return load(m, lanes, space, at, dtype, count)
 
+    if strength is None:
+        return constant
+
     def strong(m: Machine, lanes: Lanes, space: str, at: Array, dtype: Any, count: int) -> Loaded:
-        with strongly(m):
+        with strongly(m, strength.scope):
             found = load(m, lanes, space, at, dtype, count)
         m.state(Polls).note_memory(m, lanes, space, at)
-        if m.guard is not None and strength is not None:
+        if m.guard is not None:
             m.guard.signal(lanes, space, at, strength, reads=True)
         return found
 
-    return constant if strength is None else strong
+    return strong
 
 
 def _loader(used_bytes: int | None, scalar: Scalar, count: int) -> tuple[Load, list[Load]]:
@@ -268,7 +271,7 @@ def prepare_store(ops: Operands) -> Execute:
         if strength is None:
             m.memory.store(m, lanes, space, at, values, undefined)
             return
-        with strongly(m):
+        with strongly(m, strength.scope):
             m.memory.store(m, lanes, space, at, values, undefined)
         if m.guard is not None:
             m.guard.signal(lanes, space, at, strength, reads=False)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from astdsl.emulator.asynchronous import Operation
+from astdsl.emulator.clocks import SCOPES
 from astdsl.emulator.isa import Execute, executes
 from astdsl.emulator.isa.mbarrier import barrier_place, use
 from astdsl.emulator.isa.memory import strongly
@@ -62,7 +63,7 @@ class _Write:
         values = np.stack([np.array(one_a_lane(get(m, lanes), lanes.n)) for get in self.reads], 1)
         pc = m.pc
         if m.guard is not None:
-            with strongly(m) if strong else nullcontext():
+            with strongly(m, SCOPES.index("cluster")) if strong else nullcontext():
                 m.guard.write(lanes, rows, offsets, self.size)
         if not strong:
             m.memory.shared.forget(rows, offsets, self.size)
