@@ -24,6 +24,7 @@ from astdsl.emulator.lanes import WARP_THREADS, Lanes
 from astdsl.emulator.orders import Order, chooser
 from astdsl.emulator.registers import RegisterFile
 from astdsl.emulator.scalars import Array, BoolArray, all_of
+from astdsl.emulator.stragglers import Stragglers
 from astdsl.emulator.watch import Watch
 
 if TYPE_CHECKING:
@@ -153,6 +154,9 @@ class Machine:
         self.polling = False
         self.group = Group(program.entry, Lanes.span(0, self.n_lanes))
         self._choose = chooser(launch.order)
+        self._stragglers: Stragglers | None = None
+        if isinstance(launch.order, int):
+            self._stragglers = Stragglers(self, launch.order)
         self._watch = Watch()
         self.wakes = 0
         self._ready: list[Group] = [self.group]
@@ -287,6 +291,8 @@ class Machine:
                 group = self._next()
                 if group is None:
                     break
+                if self._stragglers is not None:
+                    group = self._stragglers.part(self, group, self._ready)
                 self._advance(group)
             while self.asynchronous.complete_one():
                 pass

@@ -5,6 +5,7 @@ A part of the mutants is judged here; `python -m tests.emulator.mutation` judges
 
 from __future__ import annotations
 
+import re
 import zlib
 
 import pytest
@@ -72,6 +73,15 @@ def test_every_instruction_of_synchronisation_has_mutants() -> None:
         13: ["next barrier", "other slot"],
         14: ["other barrier", "32 threads more", "32 threads less"],
     }
+
+
+def test_some_order_finds_warps_that_go_by_what_each_was_told() -> None:
+    program = recorded("spinning")
+    agree = re.compile(r"bar\.red\.and\.pred (%\w+), 2, 128, (%\w+);")
+    changed = agree.sub(r"mov.pred \1, \2;", program.ptx, count=1)
+    assert changed != program.ptx
+    found = {program.trial(changed, {"completion": seed, "order": seed}) for seed in range(12)}
+    assert found == {"", "E210"}
 
 
 def test_a_mutant_changes_one_operand_and_keeps_the_guard() -> None:
