@@ -94,7 +94,7 @@ class Sharing:
         if order is None or allocation is None or int(at.max()) + width > allocation.high:
             self._findings.texts.append("an access that is not watched")
             return
-        strong = bool(m.guard.strong)
+        strong = m.guard.scope is not None
         clusters = order.m.block_of[lanes.index] // order.size + 1 + (order.serial << 32)
         self._note(m.memory.globals, allocation, at, width, clusters, writes=writes, strong=strong)
         kind = ("strongly " if strong else "") + ("written" if writes else "read")

@@ -85,14 +85,17 @@ class Watcher(SharedGuard):
 
     def read(self, lanes: Any, rows: Array, offsets: Array, width: int) -> None:
         super().read(lanes, rows, offsets, width)
-        kind, who = "strongly read" if self.strong else "read", self.order.numbers(lanes)
+        kind, who = "strongly read" if self.scope is not None else "read", self.order.numbers(lanes)
         self.order.access(kind, "shared", who, rows, self.order.words(offsets, width))
 
     def write(
         self, lanes: Any, rows: Array, offsets: Array, width: int, values: Array | None = None
     ) -> None:
         super().write(lanes, rows, offsets, width, values)
-        kind, who = "strongly written" if self.strong else "written", self.order.numbers(lanes)
+        kind, who = (
+            "strongly written" if self.scope is not None else "written",
+            self.order.numbers(lanes),
+        )
         self.order.access(kind, "shared", who, rows, self.order.words(offsets, width))
 
     def fence(self, lanes: Any) -> None:
