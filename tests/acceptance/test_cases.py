@@ -44,14 +44,10 @@ from astdsl import (
     zeros,
 )
 from astdsl.errors import OutOfSharedMemory, OverlappingWindows
+from tests.arrays import Array, whole
 from tests.witnesses import agree
 
-Array = np.ndarray[Any, Any]
 ONE = ("sm_90a",)
-
-
-def whole(*shape: int, dtype: Any = np.float32, low: int = -9, high: int = 10) -> Array:
-    return np.random.default_rng(sum(shape)).integers(low, high, shape).astype(dtype)
 
 
 # 1. short pipelines

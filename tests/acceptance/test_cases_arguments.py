@@ -10,14 +10,10 @@ import pytest
 from numpy.lib.stride_tricks import as_strided
 
 from astdsl import In, InOut, KernelError, Out, cdiv, f16, f32, i32, kernel, pipeline, tile, zeros
+from tests.arrays import Array, whole
 from tests.witnesses import TARGETS, agree
 
-Array = np.ndarray[Any, Any]
 ONE = ("sm_90a",)
-
-
-def whole(*shape: int, dtype: Any = np.float32, low: int = -9, high: int = 10) -> Array:
-    return np.random.default_rng(sum(shape)).integers(low, high, shape).astype(dtype)
 
 
 @kernel

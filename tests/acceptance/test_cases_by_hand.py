@@ -34,14 +34,10 @@ from astdsl import (
     zeros,
 )
 from astdsl.errors import OutOfSharedMemory, TileTooLarge, UnsupportedFeature
+from tests.arrays import whole
 from tests.witnesses import TARGETS, agree
 
-Array = np.ndarray[Any, Any]
 ONE = ("sm_90a",)
-
-
-def whole(*shape: int, dtype: Any = np.float32, low: int = -9, high: int = 10) -> Array:
-    return np.random.default_rng(sum(shape)).integers(low, high, shape).astype(dtype)
 
 
 # 4. an operand that is staged once for two warpgroups, and no barrier at the end of a step

@@ -29,14 +29,8 @@ from astdsl import (
     tile,
     zeros,
 )
+from tests.arrays import Array, whole
 from tests.witnesses import TARGETS, agree
-
-Array = np.ndarray[Any, Any]
-
-
-def whole(*shape: int, dtype: Any = np.float32, low: int = -9, high: int = 10) -> Array:
-    return np.random.default_rng(sum(shape)).integers(low, high, shape).astype(dtype)
-
 
 # 16. small arrays whose rows are far apart: pages that nobody touches are not there
 

@@ -61,16 +61,12 @@ from astdsl import (
 from astdsl.ir import ops
 from astdsl.ir.core import walk
 from tests.acceptance.test_cases import OPERATIONS, under_a_condition
+from tests.arrays import Array, whole
 from tests.test_complete import CONCRETE
 from tests.witnesses import TARGETS, agree
 
-Array = np.ndarray[Any, Any]
 ONE = ("sm_90a",)
 STAGES = range(1, 9)
-
-
-def whole(*shape: int, dtype: Any = np.float32, low: int = -9, high: int = 10) -> Array:
-    return np.random.default_rng(sum(shape)).integers(low, high, shape).astype(dtype)
 
 
 def trips(stages: int) -> list[int]:

@@ -40,18 +40,10 @@ from astdsl import (
     where,
     zeros,
 )
+from tests.arrays import Array, normal, whole
 from tests.witnesses import agree
 
-Array = np.ndarray[Any, Any]
 ONE = ("sm_90a",)
-
-
-def normal(*shape: int, dtype: Any = np.float32) -> Array:
-    return np.random.default_rng(sum(shape) + len(shape)).standard_normal(shape).astype(dtype)
-
-
-def whole(*shape: int, dtype: Any = np.float32, low: int = -9, high: int = 10) -> Array:
-    return np.random.default_rng(sum(shape)).integers(low, high, shape).astype(dtype)
 
 
 # rows

@@ -28,14 +28,10 @@ from astdsl import (
     zeros,
 )
 from astdsl.errors import FailedAssertion, KernelError
+from tests.arrays import whole
 from tests.witnesses import agree
 
-Array = np.ndarray[Any, Any]
 ONE = ("sm_90a",)
-
-
-def whole(*shape: int, dtype: Any = np.float32, low: int = -9, high: int = 10) -> Array:
-    return np.random.default_rng(sum(shape)).integers(low, high, shape).astype(dtype)
 
 
 # control flow

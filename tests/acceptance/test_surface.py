@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pytest
 
@@ -33,13 +31,8 @@ from astdsl import (
     zeros,
 )
 from astdsl.errors import DeviceError, ProtocolError
+from tests.arrays import normal
 from tests.witnesses import TARGETS, agree
-
-Array = np.ndarray[Any, Any]
-
-
-def normal(*shape: int, dtype: Any = np.float32) -> Array:
-    return np.random.default_rng(sum(shape)).standard_normal(shape).astype(dtype)
 
 
 @kernel(warpgroups=1)

@@ -22,14 +22,10 @@ from astdsl import (
     kernel,
     zeros,
 )
+from tests.arrays import whole
 from tests.witnesses import agree
 
-Array = np.ndarray[Any, Any]
 ONE = ("sm_90a",)
-
-
-def whole(*shape: int, dtype: Any = np.float32, low: int = -9, high: int = 10) -> Array:
-    return np.random.default_rng(sum(shape)).integers(low, high, shape).astype(dtype)
 
 
 # 23. Python in kernels

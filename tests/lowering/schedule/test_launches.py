@@ -41,14 +41,11 @@ from astdsl.errors import (
     UnwrittenRead,
 )
 from astdsl.ir import ops
+from tests.arrays import normal
 from tests.goldens import Golden
 from tests.witnesses import agree
 
 ONE = ("sm_90a",)
-
-
-def normal(*shape: int) -> np.ndarray[Any, Any]:
-    return np.random.default_rng(sum(shape)).standard_normal(shape, np.float32)
 
 
 def launches_of(kernel: Any, *arguments: Any, **constants: Any) -> list[ops.Launch]:

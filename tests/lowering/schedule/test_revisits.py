@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pytest
 
 from astdsl import In, InOut, Out, f32, kernel, pipeline, spec, tile, zeros
+from tests.arrays import whole
 from tests.witnesses import agree
-
-
-def whole(*shape: int) -> np.ndarray[Any, Any]:
-    return np.random.default_rng(sum(shape)).integers(-9, 9, shape).astype(np.float32)
 
 
 @kernel

@@ -9,11 +9,8 @@ import pytest
 
 from astdsl import In, InOut, Out, arange, cdiv, f32, kernel, pipeline, spec, tile, where
 from astdsl.errors import TileTooLarge
+from tests.arrays import normal
 from tests.witnesses import agree
-
-
-def normal(*shape: int) -> np.ndarray[Any, Any]:
-    return np.random.default_rng(sum(shape)).standard_normal(shape, np.float32)
 
 
 @kernel

@@ -9,14 +9,10 @@ import numpy as np
 import pytest
 
 from astdsl import In, InOut, Out, cdiv, f32, kernel, pipeline, tile, zeros
+from tests.arrays import whole
 from tests.witnesses import agree
 
 STAGES = range(1, 9)
-
-
-def whole(*shape: int) -> np.ndarray[Any, Any]:
-    """Return whole numbers, which f32 adds exactly."""
-    return np.random.default_rng(sum(shape)).integers(-9, 9, shape).astype(np.float32)
 
 
 @kernel
