@@ -81,7 +81,7 @@ class Watch:
     def _state(
         self, m: Machine, ready: Sequence[Group], blocked: Sequence[Group]
     ) -> tuple[object, ...]:
-        sums = [zlib.crc32(m.barriers.arrived)]
+        sums = [zlib.crc32(m.barriers.arrived.tobytes())]
         for bank in m.registers.banks.values():
             octets = bank.reshape(-1).view(np.uint8).data if bank.size else b""
             sums += [zlib.crc32(octets), zlib.adler32(octets)]
