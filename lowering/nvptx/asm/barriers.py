@@ -19,13 +19,6 @@ MBARRIER_INIT = AsmRow(
     inputs=_ADDRESS | {"count": "i32"},
 )
 
-MBARRIER_INVALIDATE = AsmRow(
-    name="mbarrier.inval",
-    text="mbarrier.inval.shared::cta.b64 [$bar];",
-    effect=Effect.ACTS,
-    inputs=_ADDRESS,
-)
-
 MBARRIER_ARRIVE = AsmRow(
     name="mbarrier.arrive",
     text="mbarrier.arrive.shared::cta.b64 _, [$bar];",
@@ -36,13 +29,6 @@ MBARRIER_ARRIVE = AsmRow(
 MBARRIER_ARRIVE_EXPECT_TX = AsmRow(
     name="mbarrier.arrive.expect_tx",
     text="mbarrier.arrive.expect_tx.shared::cta.b64 _, [$bar], $bytes;",
-    effect=Effect.ACTS,
-    inputs=_ADDRESS | {"bytes": "i32"},
-)
-
-MBARRIER_EXPECT_TX = AsmRow(
-    name="mbarrier.expect_tx",
-    text="mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [$bar], $bytes;",
     effect=Effect.ACTS,
     inputs=_ADDRESS | {"bytes": "i32"},
 )
@@ -83,18 +69,6 @@ FENCE_PROXY_ASYNC_GLOBAL = AsmRow(
 FENCE_MBARRIER_INIT = AsmRow(
     name="fence.mbarrier_init",
     text="fence.mbarrier_init.release.cluster;",
-    effect=Effect.ACTS,
-)
-
-CLUSTER_ARRIVE = AsmRow(
-    name="barrier.cluster.arrive",
-    text="barrier.cluster.arrive.release.aligned;",
-    effect=Effect.ACTS,
-)
-
-CLUSTER_WAIT = AsmRow(
-    name="barrier.cluster.wait",
-    text="barrier.cluster.wait.acquire.aligned;",
     effect=Effect.ACTS,
 )
 
@@ -161,15 +135,3 @@ def bar_and_of(groups: int, first: int, threads: int) -> AsmRow:
         outputs={"all": "i1"},
         inputs={"group": "i32", "mine": "i1"},
     )
-
-
-@cache
-def bar_arrive(barrier: int, threads: int) -> AsmRow:
-    """Make the row that arrives at named barrier `barrier` without waiting."""
-    return AsmRow(name="bar.arrive", text=f"bar.arrive {barrier}, {threads};", effect=Effect.ACTS)
-
-
-@cache
-def fence_acq_rel(scope: str) -> AsmRow:
-    """Make a memory fence among the threads of `scope`: ``cta``, ``cluster``, ``gpu``, ``sys``."""
-    return AsmRow(name="fence.acq_rel", text=f"fence.acq_rel.{scope};", effect=Effect.ACTS)

@@ -1,6 +1,6 @@
 """Asynchronous copies between global and shared memory.
 
-Source: PTX ISA 9.7.9.25 (cp.async, cp.async.bulk, cp.async.bulk.tensor).  Tensor coordinates are
+Source: PTX ISA 9.7.9.25 (cp.async.bulk, cp.async.bulk.tensor).  Tensor coordinates are
 signed 32-bit, fastest dimension first.
 """
 
@@ -37,25 +37,6 @@ def tma_load(rank: int) -> AsmRow:
 
 
 @cache
-def tma_load_multicast(rank: int) -> AsmRow:
-    """Make the row that copies a box into the same place of every block of the mask.
-
-    Operands: destination, map, coordinates, barrier, mask of cluster ranks.
-    """
-    names, list_text = _coordinates(rank)
-    return AsmRow(
-        name=f"tma.load.multicast.{rank}d",
-        text=(
-            f"cp.async.bulk.tensor.{rank}d.shared::cluster.global.tile"
-            ".mbarrier::complete_tx::bytes.multicast::cluster "
-            f"[$destination], [$map, {list_text}], [$bar], $mask;"
-        ),
-        effect=Effect.ACTS,
-        inputs={"destination": "i32", "map": "ptr"} | names | {"bar": "i32", "mask": "i16"},
-    )
-
-
-@cache
 def tma_store(rank: int) -> AsmRow:
     """Make the row that copies from shared memory into a box of a tensor map.
 
@@ -84,34 +65,6 @@ def bulk_wait(pending: int, *, read: bool) -> AsmRow:
         name="cp.async.bulk.wait_group",
         text=f"cp.async.bulk.wait_group{suffix} {pending};",
         effect=Effect.ACTS,
-    )
-
-
-@cache
-def cp_async(size_bytes: int) -> AsmRow:
-    """Make the row that copies 4, 8 or 16 bytes from global to shared memory.
-
-    Only `valid_bytes` are read; the rest of the destination becomes zero.
-    """
-    if size_bytes not in (4, 8, 16):
-        raise AssertionError(f"cp.async copies 4, 8 or 16 bytes, not {size_bytes}")
-    cached = "cg" if size_bytes == 16 else "ca"
-    return AsmRow(
-        name=f"cp.async.{size_bytes}",
-        text=(
-            f"cp.async.{cached}.shared.global [$destination], [$source], "
-            f"{size_bytes}, $valid_bytes;"
-        ),
-        effect=Effect.ACTS,
-        inputs={"destination": "i32", "source": "ptr addrspace(1)", "valid_bytes": "i32"},
-    )
-
-
-@cache
-def cp_async_wait(pending: int) -> AsmRow:
-    """Make the row that waits until at most `pending` of this thread's groups are incomplete."""
-    return AsmRow(
-        name="cp.async.wait_group", text=f"cp.async.wait_group {pending};", effect=Effect.ACTS
     )
 
 

@@ -51,18 +51,14 @@ def constant_rows() -> Iterator[AsmRow]:
 
 def made_rows() -> Iterator[AsmRow]:
     """Make rows by every function that makes them, over their parameters."""
-    yield from (barriers.bar_sync(1, 128), barriers.bar_arrive(2, 128))
-    yield from (barriers.bar_sync_of(3, 1, 128), barriers.bar_and(1, 128))
-    yield barriers.bar_and_of(3, 1, 128)
-    yield from map(barriers.fence_acq_rel, ("cta", "cluster", "gpu", "sys"))
+    yield from (barriers.bar_sync(1, 128), barriers.bar_sync_of(3, 1, 128))
+    yield from (barriers.bar_and(1, 128), barriers.bar_and_of(3, 1, 128))
     yield from (control.set_max_registers(168, increase=flag) for flag in (False, True))
     for source in ("float", "double"):
         yield from (arith.to_integer(source, each) for each in ("s32", "u32", "s64", "u64"))
     for rank in range(1, copies.MAXIMUM_RANK + 1):
-        yield from (copies.tma_load(rank), copies.tma_load_multicast(rank), copies.tma_store(rank))
+        yield from (copies.tma_load(rank), copies.tma_store(rank))
     yield from (copies.bulk_wait(n, read=read) for n in (0, 1, 7) for read in (False, True))
-    yield from map(copies.cp_async, (4, 8, 16))
-    yield from map(copies.cp_async_wait, (0, 3))
     for columns in tcgen05.ALLOCATIONS:
         yield from (tcgen05.alloc(columns), tcgen05.dealloc(columns))
     for name, shape in tcgen05.SHAPES.items():

@@ -107,7 +107,6 @@ def test_a_row_cannot_tie_more_inputs_than_it_has_outputs() -> None:
     "make",
     [
         lambda: copies.tma_load(6),
-        lambda: copies.cp_async(12),
         lambda: multiply(12, F16),
         lambda: wgmma.mma(("%acc0_0",), 8, F16),
         lambda: wgmma.Accumulator(0, "float", 4).names(2, 3),
