@@ -32,7 +32,7 @@ class Span:
 
     def within(self, stack: tuple[Span, ...]) -> Span:
         """Return this span as reached through `stack`, innermost call first."""
-        return replace(self, stack=stack)
+        return self if stack == self.stack else replace(self, stack=stack)
 
     def __str__(self) -> str:
         return f"{PurePath(self.file).name}:{self.line}:{_display_start(self) + 1}"

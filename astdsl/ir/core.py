@@ -146,7 +146,7 @@ class Op(Node):
     # Every operand and every region, in order of the fields, and the results; made once, because
     # whoever walks a program asks for them all the time.
     operands: ClassVar[tuple[Value, ...]]
-    regions: ClassVar[tuple[Block, ...]]
+    regions: ClassVar[tuple[Block, ...]] = ()
     results: ClassVar[tuple[Value, ...]]
     # Whether `verify` has been asked already: nothing changes what it says.
     is_sound: ClassVar[bool]
@@ -159,7 +159,8 @@ class Op(Node):
         cls, own = type(self), self.__dict__
         own["is_sound"] = False
         own["operands"] = cls.operands_of(self)
-        own["regions"] = cls.regions_of(self)
+        if cls.by_role[REGION]:
+            own["regions"] = cls.regions_of(self)
         hint = self.result_hint()
         own["results"] = tuple([Value(t, hint) for t in self.result_types()])
 

@@ -14,6 +14,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,8 +27,7 @@ WIDEST_ACCESS_BYTES = 16
 SQUARE_COLUMNS = 16
 
 
-@dataclass(frozen=True, slots=True)
-class Digit:
+class Digit(NamedTuple):
     """`extent` values, each adding `stride` to the coordinate along `axis`."""
 
     extent: int
@@ -46,6 +46,14 @@ class Layout:
     shape: tuple[int, ...]
     registers: tuple[Digit, ...]
     threads: tuple[Digit, ...]
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    @cached_property
+    def _hash(self) -> int:
+        # Made once: layouts are the keys of what is remembered of tiles.
+        return hash((self.shape, self.registers, self.threads))
 
     @cached_property
     def register_count(self) -> int:

@@ -339,11 +339,15 @@ class Builder:
 
     def unpack(self, value: LV) -> list[LV]:
         """Split a vector into scalars; those that are never used cost nothing."""
-        lanes, kind = [], element_of(value.type)
-        for number in range(lanes_of(value.type)):
-            lane = self._value(kind, f"extractelement {value.typed}, i32 {number}")
-            self._lanes[lane.name] = _Lane(value, number, self._block.lines[-1])
-            lanes.append(lane)
+        kind, first = element_of(value.type), self._names + 1
+        self._names += lanes_of(value.type)
+        lanes = [LV(kind, f"%v.{number}") for number in range(first, self._names + 1)]
+        made = [
+            _Lane(value, number, f"  {lane.name} = extractelement {value.typed}, i32 {number}")
+            for number, lane in enumerate(lanes)
+        ]
+        self._lanes.update(zip([lane.name for lane in lanes], made, strict=True))
+        self._write([lane.line for lane in made])
         return lanes
 
     def vectors(self, values: Sequence[LV]) -> list[LV]:
@@ -487,10 +491,13 @@ class Builder:
         return LV(type, name)
 
     def _line(self, text: str) -> None:
+        self._write([f"  {text}"])
+
+    def _write(self, lines: Sequence[str]) -> None:
         block = self._block
         if block.ended:
-            raise AssertionError(f"block {block.label.name} has ended: {text}")
-        block.lines.append(f"  {text}")
+            raise AssertionError(f"block {block.label.name} has ended: {lines[0]}")
+        block.lines += lines
         block.is_movable = False
 
     def _end(self, text: str) -> None:

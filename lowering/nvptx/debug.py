@@ -7,16 +7,16 @@ or silently stop optimising.  Each (file, line, column) of a kernel has one node
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable
+
+_ESCAPED = re.compile(rb'[^ -~]|["\\]')
 
 
 def quoted(text: str) -> str:
     """Quote `text` for LLVM assembly, its bytes outside printable ASCII in hexadecimal."""
-    escaped = "".join(
-        chr(byte) if 32 <= byte < 127 and byte not in (0x22, 0x5C) else f"\\{byte:02X}"
-        for byte in text.encode()
-    )
-    return f'"{escaped}"'
+    escaped = _ESCAPED.sub(lambda found: b"\\%02X" % ord(found[0]), text.encode())
+    return f'"{escaped.decode()}"'
 
 
 class LineTable:

@@ -220,9 +220,11 @@ class Emitter:
     def get(self, value: Value, layout: Layout) -> Registers:
         """Return a value's registers in a layout, converting or making it where needed."""
         layout = normalised(layout)
+        key = value, layout
         for held in reversed(self._held):
-            if (value, layout) in held:
-                return held[value, layout]
+            registers = held.get(key)
+            if registers is not None:
+                return registers
         own = self.placements[value]
         if isinstance(own, Layout):
             registers = self.converted(self.get(value, own), value.tile, own, layout)
