@@ -21,6 +21,7 @@ from astdsl.ir.dtypes import DType
 from astdsl.lang.arith import astype
 from astdsl.lang.builtins import MEANINGS
 from astdsl.lang.leaves import children
+from astdsl.lang.mutation import attributes
 from astdsl.lang.names import require_usable
 from astdsl.lang.tracing import fault
 from astdsl.lang.values import METHODS, refuse_library_function
@@ -146,8 +147,9 @@ def holds_kernel_value(value: object, depth: int = DEPTH) -> bool:
         return holds_kernel_value(value.__self__, depth - 1)  # type: ignore[attr-defined]
     if kind is functools.partial:
         return holds_kernel_value((value.args, value.keywords), depth - 1)  # type: ignore[attr-defined]
-    attributes = () if is_library(kind) else getattr(value, "__dict__", {}).values()
-    return any(holds_kernel_value(part, depth - 1) for part in attributes)
+    return not is_library(kind) and any(
+        holds_kernel_value(part, depth - 1) for _, part in attributes(value)
+    )
 
 
 def _closes_over_kernel_value(function: Any, depth: int) -> bool:
@@ -162,7 +164,8 @@ def _closes_over_kernel_value(function: Any, depth: int) -> bool:
 
 def rewritten(session: Session, function: Any, kernel: bool) -> Any:
     """Return what to call for `function`: itself, or a rewritten one."""
-    handler = CALLEES.get(type(function), _object)
+    is_class = isinstance(function, type) and type(function).__call__ is type.__call__
+    handler = CALLEES.get(type(function), _class if is_class else _object)
     return handler(session, function, kernel)
 
 
@@ -194,18 +197,21 @@ def _builtin(session: Session, function: Any, kernel: bool) -> Any:
 
 
 def _class(session: Session, kind: Any, kernel: bool) -> Any:
-    """Return a class, or what makes an instance by its `__init__` rewritten, if that is text."""
+    """Return a class, or what makes an instance by its `__new__` and `__init__` rewritten."""
     if kind.__module__ == "builtins":
         return _builtin(session, kind, kernel)
-    init = kind.__init__
-    is_plain = kind.__new__ is object.__new__ and type(init) is FunctionType
-    if not kernel or not is_plain or is_library(init) or init.__code__.co_filename == "<string>":
+    new, init = users_method(kind, "__new__"), users_method(kind, "__init__")
+    # What a library wrote for a class, as that of a dataclass, has no text.
+    texts = [f for f in (new, init) if f and f.__code__.co_filename != "<string>"]
+    if not kernel or not texts or (new is None and kind.__new__ is not object.__new__):
         return kind
-    made = session.rewritten(init)
 
     def construct(*args: Any, **kwargs: Any) -> Any:
-        instance = kind.__new__(kind)
-        made(instance, *args, **kwargs)
+        make = session.rewritten(new) if new in texts else kind.__new__
+        instance = make(kind, *args, **kwargs) if new else make(kind)
+        if type(instance) is kind or isinstance(instance, kind):
+            start = session.rewritten(init) if init in texts else kind.__init__
+            start(instance, *args, **kwargs)
         return instance
 
     return construct
@@ -216,8 +222,8 @@ def _object(session: Session, value: Any, kernel: bool) -> Any:
     kind = type(value)
     if kind.__module__ == "astdsl.kernel":
         return inlined(session, value)
-    method = kind.__dict__.get("__call__")
-    if type(method) is not FunctionType or is_library(kind):
+    method = users_method(kind, "__call__")
+    if method is None:
         return value
     return MethodType(rewritten(session, method, kernel or holds_kernel_value(value)), value)
 

@@ -7,9 +7,9 @@ comprehensions are one place, that of the innermost.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from inspect import CO_OPTIMIZED
-from types import CodeType, FrameType
+from types import CodeType, FrameType, TracebackType
 
 from astdsl.lang.names import BlockNames, Names
 from astdsl.records import dataclass, field
@@ -78,25 +78,30 @@ class Codes:
 
     def locate(self) -> Span:
         """Return the span of the operation that runs now, with the calls of helpers around it."""
+        return self._innermost(self._running())
+
+    def reached(self, trace: Sequence[TracebackType]) -> Span:
+        """Return the span where a traceback ends, with the calls of helpers around it."""
+        steps = [(t.tb_frame.f_code, t.tb_lasti, t.tb_lineno) for t in reversed(trace)]
+        return self._innermost(step for step in steps if id(step[0]) in self._parts)
+
+    def _innermost(self, steps: Iterable[tuple[CodeType, int, int]]) -> Span:
         places: list[Span] = []
         is_inside = False  # of the function whose place is the last one
-        for frame in self._frames():
+        for step in steps:
             if not is_inside:
-                places.append(self._place(frame))
-            is_inside = self._parts[id(frame.f_code)]
+                places.append(self.place(*step))
+            is_inside = self._parts[id(step[0])]
         if not places:
             return NOWHERE
         return places[0].within(tuple(places[1:]))
 
-    def _frames(self) -> Iterator[FrameType]:
+    def _running(self) -> Iterator[tuple[CodeType, int, int]]:
         frame: FrameType | None = sys._getframe(1)
         while frame is not None:
             if id(frame.f_code) in self._parts:
-                yield frame
+                yield frame.f_code, frame.f_lasti, frame.f_lineno
             frame = frame.f_back
-
-    def _place(self, frame: FrameType) -> Span:
-        return self.place(frame.f_code, frame.f_lasti, frame.f_lineno)
 
     def place(self, code: CodeType, instruction: int, line_number: int) -> Span:
         """Return the span of one instruction of rewritten code."""

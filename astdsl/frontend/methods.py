@@ -10,23 +10,21 @@ Invariant: which method runs, on what and in which order is Python's data model.
 from __future__ import annotations
 
 import builtins
-import functools
+import itertools
 import operator
 from collections.abc import Callable, Iterator
-from inspect import CO_ASYNC_GENERATOR, CO_COROUTINE, CO_GENERATOR
 from types import FunctionType
 from typing import Any
 
-from astdsl.errors import NotConstant, SourceUnavailable
-from astdsl.frontend import calls, hooks
-from astdsl.frontend.library import is_library
+from astdsl.errors import NotConstant
+from astdsl.frontend import attributes, calls, hooks
+from astdsl.frontend.attributes import found_in, own_method
 from astdsl.frontend.reads import is_kernel_value
 from astdsl.frontend.session import Session
 from astdsl.lang import branching
 from astdsl.lang.tracing import fault
 
 Method = Callable[..., Any]
-SUSPENDS = CO_GENERATOR | CO_COROUTINE | CO_ASYNC_GENERATOR
 # What the other operand answers to.
 REFLECTED = {"lt": "gt", "gt": "lt", "le": "ge", "ge": "le", "eq": "eq", "ne": "ne"}
 # Builtins that ask one method of their argument.
@@ -34,27 +32,10 @@ ASKING: dict[Any, str] = {
     **calls.ASKED, builtins.iter: "__iter__", builtins.next: "__next__",
     builtins.reversed: "__reversed__",
 }  # fmt: skip
+# Builtins that run through their first argument; these two through their only one.
+RUNNING = frozenset({all, any, enumerate, frozenset, list, set, sorted, sum, tuple, zip})
+RUNNING_ONE = frozenset({max, min})
 ASKING_TWO: dict[Any, str] = {builtins.divmod: "divmod", builtins.pow: "pow"}
-
-
-def _found(kind: type, name: str) -> Any:
-    """Return what a class has by a name, as it stands there."""
-    return next((base.__dict__[name] for base in kind.__mro__ if name in base.__dict__), None)
-
-
-def _own(session: Session, kind: type, name: str) -> Method | None:
-    """Return a method of a user's class, rewritten; None if it has none that is text."""
-    return _rewritten(session, _found(kind, name))
-
-
-def _rewritten(session: Session, function: Any) -> Method | None:
-    is_text = type(function) is FunctionType and not function.__code__.co_flags & SUSPENDS
-    if not is_text or is_library(function):
-        return None
-    try:
-        return session.rewritten(function)
-    except SourceUnavailable:  # what a library wrote for the class
-        return None
 
 
 def _operator(name: str) -> Method:
@@ -71,8 +52,8 @@ def binary(session: Session, name: str, left: Any, right: Any) -> Any:
 def compare(session: Session, name: str, left: Any, right: Any) -> Any:
     """`left < right`."""
     names = (f"__{name}__", f"__{REFLECTED[name]}__")
-    is_plain = _found(type(left), "__ne__") is object.__ne__
-    if name == "ne" and is_plain and _own(session, type(left), "__eq__"):
+    is_plain = found_in(type(left), "__ne__") is object.__ne__
+    if name == "ne" and is_plain and own_method(session, type(left), "__eq__"):
         # Python's own `!=` asks `==`.
         return not_(session, compare(session, "eq", left, right))
     return _answered(session, names, left, right, _operator(name))
@@ -94,10 +75,10 @@ def _asked(
 ) -> Iterator[tuple[Method, Any, Any]]:
     """Yield the methods of the users' classes, in Python's order."""
     kinds = type(left), type(right)
-    ours = _own(session, kinds[0], names[0])
+    ours = own_method(session, kinds[0], names[0])
     # Of two values of one class an operator asks the left one only, a comparison both.
     asks_both = kinds[0] is not kinds[1] or names[0][2:-2] in REFLECTED
-    others = _own(session, kinds[1], names[1]) if asks_both else None
+    others = own_method(session, kinds[1], names[1]) if asks_both else None
     is_first = others is not None and _goes_before(kinds, names)
     if is_first and others is not None:
         yield others, right, left
@@ -115,69 +96,29 @@ def _goes_before(kinds: tuple[type, type], names: tuple[str, str]) -> bool:
     is_subclass = kinds[0] is not kinds[1] and issubclass(kinds[1], kinds[0])
     if names[0][2:-2] in REFLECTED:
         return is_subclass
-    return is_subclass and _found(kinds[1], names[1]) is not _found(kinds[0], names[1])
+    return is_subclass and found_in(kinds[1], names[1]) is not found_in(kinds[0], names[1])
 
 
 def inplace(session: Session, name: str, left: Any, right: Any) -> Any:
     """Return what `left += right` leaves in the name."""
-    method = _own(session, type(left), f"__i{name}__")
+    method = own_method(session, type(left), f"__i{name}__")
     answer = method(left, right) if method is not None else NotImplemented
     if answer is not NotImplemented:
         return answer
-    if method is not None or _found(type(left), f"__i{name}__") is None:
+    if method is not None or found_in(type(left), f"__i{name}__") is None:
         return binary(session, name, left, right)
     return getattr(operator, f"i{name}")(left, right)
 
 
 def unary(session: Session, name: str, value: Any) -> Any:
     """`-value`."""
-    method = _own(session, type(value), f"__{name}__")
+    method = own_method(session, type(value), f"__{name}__")
     return method(value) if method is not None else _operator(name)(value)
-
-
-class _Property:
-    """An object of which one attribute is asked for, by the text of its property."""
-
-    __slots__ = ("parts",)
-
-    def __init__(self, session: Session, owner: Any, found: Any) -> None:
-        object.__setattr__(self, "parts", (session, owner, found))
-
-    def __getattribute__(self, name: str) -> Any:
-        session, owner, found = object.__getattribute__(self, "parts")
-        if type(found) is property:
-            method = _rewritten(session, found.fget)
-            return method(owner) if method is not None else getattr(owner, name)
-        method = _rewritten(session, found.func)
-        if method is None or name in owner.__dict__:
-            return getattr(owner, name)
-        owner.__dict__[name] = value = method(owner)
-        return value
-
-    def __setattr__(self, name: str, value: object) -> None:
-        session, owner, found = object.__getattribute__(self, "parts")
-        method = _rewritten(session, getattr(found, "fset", None))
-        if method is not None:
-            method(owner, value)
-        else:
-            setattr(owner, name, value)
-
-    def __delattr__(self, name: str) -> None:
-        session, owner, found = object.__getattribute__(self, "parts")
-        method = _rewritten(session, getattr(found, "fdel", None))
-        if method is not None:
-            method(owner)
-        else:
-            delattr(owner, name)
 
 
 def owner(session: Session, value: Any, name: str) -> Any:
     """Return what to take the attribute `name` of `value` from."""
-    found = _found(type(value), name)
-    return _Property(session, value, found) if type(found) in PROPERTIES else value
-
-
-PROPERTIES = (property, functools.cached_property)
+    return attributes.Owner(session, value) if attributes.has_text(value, name) else value
 
 
 class _Indexed:
@@ -190,7 +131,7 @@ class _Indexed:
         self._value = value
 
     def _do(self, name: str, *arguments: Any) -> Any:
-        method = _own(self._session, type(self._value), f"__{name}__")
+        method = own_method(self._session, type(self._value), f"__{name}__")
         return (method or getattr(operator, name))(self._value, *arguments)
 
     def __getitem__(self, key: object) -> Any:
@@ -206,23 +147,37 @@ class _Indexed:
 def indexed(session: Session, value: Any) -> Any:
     """Return what to take an element of `value` from."""
     names = ("__getitem__", "__setitem__", "__delitem__")
-    has_text = any(_own(session, type(value), name) for name in names)
+    has_text = any(own_method(session, type(value), name) for name in names)
     return _Indexed(session, value) if has_text else value
 
 
 def iterated(session: Session, value: Any) -> Any:
     """Return what a `for` over `value` runs through."""
-    method = _own(session, type(value), "__iter__")
-    return method(value) if method is not None else value
+    method = own_method(session, type(value), "__iter__")
+    if method is not None:
+        return method(value)
+    by_index = own_method(session, type(value), "__getitem__")
+    is_sequence = by_index is not None and found_in(type(value), "__iter__") is None
+    return _counted(by_index, value) if is_sequence and by_index is not None else value
+
+
+def _counted(by_index: Method, value: Any) -> Iterator[Any]:
+    """Yield the elements of an object that has no `__iter__`, by their numbers, as Python does."""
+    for number in itertools.count():
+        try:
+            element = by_index(value, number)
+        except IndexError:
+            return
+        yield element
 
 
 def truth(session: Session, value: Any) -> Any:
     """Return the bool that Python asks a value for; it may be a kernel value."""
-    method = _own(session, type(value), "__bool__")
+    method = own_method(session, type(value), "__bool__")
     if method is not None:
         return method(value)
-    method = _own(session, type(value), "__len__")
-    if method is not None and _found(type(value), "__bool__") is None:
+    method = own_method(session, type(value), "__len__")
+    if method is not None and found_in(type(value), "__bool__") is None:
         return method(value) != 0
     return value
 
@@ -250,7 +205,7 @@ class _Context:
 
     def _do(self, name: str, *arguments: Any) -> Any:
         kind = type(self._value)
-        method = _own(self._session, kind, name) or getattr(kind, name)
+        method = own_method(self._session, kind, name) or getattr(kind, name)
         return method(self._value, *arguments)
 
     def __enter__(self) -> Any:
@@ -267,7 +222,7 @@ def with_(session: Session, context: Any, body: FunctionType) -> None:
     kind = type(context)
     has_both = hasattr(kind, "__enter__") and hasattr(kind, "__exit__")
     names = ("__enter__", "__exit__")
-    if has_both and any(_own(session, kind, name) for name in names):
+    if has_both and any(own_method(session, kind, name) for name in names):
         context = _Context(session, context)
     hooks.with_(session, context, body)
 
@@ -276,7 +231,11 @@ def call(session: Session, function: Any, /, *args: Any, **kwargs: Any) -> Any:
     """Call `function`: of a builtin that asks a method, that method."""
     is_builtin = getattr(function, "__module__", None) == "builtins" and not kwargs
     if is_builtin and function in ASKING and len(args) == 1:
-        function = _own(session, type(args[0]), ASKING[function]) or function
+        function = own_method(session, type(args[0]), ASKING[function]) or function
+    elif is_builtin and args and function in (RUNNING if args[1:] else RUNNING | RUNNING_ONE):
+        args = (iterated(session, args[0]), *args[1:])
+    elif is_builtin and function in attributes.BY_NAME and len(args) > 1:
+        args = (owner(session, args[0], args[1]), *args[1:])
     elif is_builtin and function is bool and len(args) == 1:
         args = (truth(session, args[0]),)
     elif is_builtin and function in ASKING_TWO and len(args) == 2:
@@ -287,10 +246,10 @@ def call(session: Session, function: Any, /, *args: Any, **kwargs: Any) -> Any:
 def in_(session: Session, value: Any, container: Any) -> Any:
     """`value in container`."""
     kind = type(container)
-    method = _own(session, kind, "__contains__")
+    method = own_method(session, kind, "__contains__")
     if method is not None:
         return truth(session, method(container, value))
-    is_plain = _found(kind, "__contains__") is not None
+    is_plain = found_in(kind, "__contains__") is not None
     return hooks.in_(session, value, container if is_plain else _elements(session, container))
 
 

@@ -12,6 +12,7 @@ from types import TracebackType
 from astdsl.errors import KernelError, NotConstant
 from astdsl.frontend.library import LIBRARIES
 from astdsl.frontend.locate import Codes
+from astdsl.frontend.misuse import Misused
 from astdsl.source import source_line
 
 BY_NAME = (
@@ -28,19 +29,25 @@ WITHOUT_TEXT = (
 )
 
 
-def failed_in_plain_python(error: Exception, codes: Codes) -> bool:
-    """Whether a trace may do better if it rewrites what Python calls by itself."""
-    if isinstance(error, TypeError):
-        # Python asks `__bool__` and its like for numbers of its own.
-        return "returned Tile" in str(error)
-    return _plain(error, codes) is not None
+def failed_in_plain_python(error: KernelError, codes: Codes) -> bool:
+    """Whether a trace may do better if it rewrites what Python calls by itself.
+
+    A method may have failed, or given Python a kernel value where it needs a value of its own.
+    """
+    return isinstance(error, Misused | NotConstant) or _plain(error, codes) is not None
 
 
-def tell_the_plain_place(error: KernelError, codes: Codes) -> None:
-    """Let an error begin at the line of the function that no rewriting reached."""
+def is_the_same(first: KernelError, second: KernelError) -> bool:
+    """Whether a second trace failed as the first one did, in text that was rewritten for both."""
+    lines = [[span.line for span, _ in error.places[:1]] for error in (first, second)]
+    return (type(first), first.message, lines[0]) == (type(second), second.message, lines[1])
+
+
+def tell_the_plain_place(error: KernelError, codes: Codes) -> bool:
+    """Let an error begin at the line of the function that no rewriting reached, if there is one."""
     found = _plain(error, codes)
     if found is None:
-        return
+        return False
     code = found.tb_frame.f_code
     span = codes.place(code, found.tb_lasti, found.tb_lineno)
     has_text = bool(source_line(span.file, span.line))
@@ -49,9 +56,10 @@ def tell_the_plain_place(error: KernelError, codes: Codes) -> None:
     if isinstance(error, NotConstant):
         way_out = GENERATOR if code.co_flags & CO_GENERATOR else BY_NAME
         error.help = way_out if has_text else WITHOUT_TEXT.format(code.co_name)
+    return True
 
 
-def _plain(error: Exception, codes: Codes) -> TracebackType | None:
+def _plain(error: KernelError, codes: Codes) -> TracebackType | None:
     """Return the innermost place in a user's function that is not rewritten, None if none is."""
     found, trace = None, error.__traceback__
     while trace is not None:

@@ -86,7 +86,10 @@ class Session:
 
     def _hook_cell(self, name: str) -> CellType:
         if name not in self._cells:
-            self._cells[name] = CellType(partial(self.hooks[name], self))
+            hook: Any = partial(self.hooks[name], self)
+            # What Python calls it where it complains of the arguments.
+            hook.__module__, hook.__qualname__ = "builtins", "call"
+            self._cells[name] = CellType(hook)
         return self._cells[name]
 
     def block(self, function: FunctionType) -> BlockFunction:

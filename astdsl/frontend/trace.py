@@ -16,8 +16,9 @@ from astdsl.errors import KernelError, UnsupportedSyntax
 from astdsl.frontend.hooks import HOOKS
 from astdsl.frontend.locate import Codes
 from astdsl.frontend.methods import HOOKS as METHODS
+from astdsl.frontend.misuse import misused
 from astdsl.frontend.nodes import place
-from astdsl.frontend.plain import failed_in_plain_python, tell_the_plain_place
+from astdsl.frontend.plain import failed_in_plain_python, is_the_same, tell_the_plain_place
 from astdsl.frontend.reads import Reads
 from astdsl.frontend.session import Hook, Session
 from astdsl.frontend.source_text import FunctionSource, find_function
@@ -86,14 +87,16 @@ def trace_kernel(
     attempt = make(HOOKS)
     try:
         return attempt.traced(constants, name)
-    except (KernelError, TypeError) as error:
+    except KernelError as error:
         if not failed_in_plain_python(error, attempt.codes):
             raise
+        first = error
     attempt = make(METHODS)
     try:
         return attempt.traced(constants, name)
     except KernelError as error:
-        tell_the_plain_place(error, attempt.codes)
+        if not tell_the_plain_place(error, attempt.codes) and is_the_same(first, error):
+            raise first from None  # its expressions are nearer to the text
         raise
 
 
@@ -138,6 +141,10 @@ class _Attempt:
                 result = session.rewritten(self.function)(**given, **constants)
             except NameError as error:
                 raise unknown_name(error, self.codes) from None
+            except KernelError:
+                raise
+            except (TypeError, AttributeError) as error:
+                raise misused(error, self.codes) from None
             except RecursionError as error:
                 raise endless_recursion(error, self.codes, name, self.here) from None
         for unused in trace.unused.values():

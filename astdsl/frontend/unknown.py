@@ -22,13 +22,13 @@ SURELY_ENDLESS = 10
 
 def unknown_name(error: NameError, codes: Codes) -> Exception:
     """Return the KernelError of a name that the kernel's text has wrong, else the error itself."""
-    last = _last(error.__traceback__)
+    frames = list(_frames(error.__traceback__))
     quoted = re.search(r"'([^']+)'", str(error))
-    if last is None or quoted is None or last.tb_frame.f_code not in codes:
+    if not frames or quoted is None or frames[-1].tb_frame.f_code not in codes:
         return error
-    name, frame = quoted[1], last.tb_frame
+    name, frame = quoted[1], frames[-1].tb_frame
     known = _known(frame)
-    span = codes.place(frame.f_code, last.tb_lasti, last.tb_lineno)
+    span = codes.reached(frames)
     if name in _own_names(frame):
         return UnknownName(
             f"`{name}` is read before it is assigned",
@@ -100,12 +100,6 @@ def _frames(traceback: TracebackType | None) -> Iterator[TracebackType]:
     while traceback is not None:
         yield traceback
         traceback = traceback.tb_next
-
-
-def _last(traceback: TracebackType | None) -> TracebackType | None:
-    while traceback is not None and traceback.tb_next is not None:
-        traceback = traceback.tb_next
-    return traceback
 
 
 def _own_names(frame: FrameType) -> set[str]:

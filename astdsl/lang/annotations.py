@@ -106,6 +106,8 @@ class Role:
     """`In`, `Out` or `InOut`: by itself any array, else what stands in its brackets."""
 
     __slots__ = ("name", "role")
+    __iter__ = None
+    operand_help = 'it annotates a parameter of a kernel: `x: In[f32, "M N"]`'
 
     def __init__(self, name: str, role: str) -> None:
         self.name = name

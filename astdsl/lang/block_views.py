@@ -15,9 +15,11 @@ from astdsl.lang.windows import Window, tile
 
 
 class Named:
-    """What has few attributes: another is refused with a way out, `way_out`."""
+    """What has few attributes, and no elements: others are refused with a way out, `way_out`."""
 
     __slots__ = ()
+    # Python would count indices up without end.
+    __iter__ = None
     what = ""
     way_out = ""
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 from astdsl.errors import BadPipeline, ShapeMismatch, TypeMismatch
 from astdsl.ir.ops import SEQUENTIAL
@@ -163,6 +163,14 @@ class NDLoop:
                 help="a `for` carries the names that its body assigns",
             )
         self._trace(_LoopBody(body, self))
+
+    def __iter__(self) -> NoReturn:
+        raise fault(
+            BadPipeline,
+            "the steps of `nd_loop` are run by a `for` of the kernel",
+            help="`for info in nd_loop(...):` is a loop in the kernel, `info.index` is where it "
+            "stands; `for i in unroll(range(n))` copies its body, for lists of what it makes",
+        )
 
     def __call__(self, body: Callable[..., Any]) -> Any:
         """Run `body(info)` for every step; with a carry, `body(info, carry)`, which returns it."""

@@ -1,11 +1,12 @@
 """What other libraries call things, and what to write here instead.
 
-Invariant: tables of names only; nothing here knows a kernel value.
+Invariant: tables of names, and questions about types; nothing here knows a kernel value.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from types import FunctionType
 
 from astdsl.errors import did_you_mean
 
@@ -46,3 +47,19 @@ def attribute_help(name: str, known: Sequence[str]) -> str:
     if name in OURS:
         return f"`{name}(t)` is a function"
     return did_you_mean(name, known) or f"it has {', '.join(known)}"
+
+
+# What the other operand of a comparison is asked.
+MIRRORED = {
+    "__lt__": "__gt__", "__gt__": "__lt__", "__le__": "__ge__", "__ge__": "__le__",
+    "__eq__": "__eq__", "__ne__": "__ne__",
+}  # fmt: skip
+
+
+def answers(other: object, operator: str) -> bool:
+    """Whether the other operand of an operator is a user's object that says what it means."""
+    kind = type(other)
+    found = getattr(kind, MIRRORED.get(operator, f"__r{operator[2:]}"), None)
+    is_array = hasattr(kind, "__dlpack__") or hasattr(kind, "__array__")
+    is_ours = kind.__module__.partition(".")[0] == "astdsl"
+    return type(found) is FunctionType and not (is_array or is_ours)

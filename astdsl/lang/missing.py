@@ -57,7 +57,7 @@ class NotYet:
             UnsupportedFeature, f"`{self._name}` is not in this version", help=MISSING[self._name]
         )
 
-    __call__ = __getitem__ = _refuse
+    __call__ = __getitem__ = __iter__ = _refuse
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):

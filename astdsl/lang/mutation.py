@@ -10,6 +10,7 @@ import operator
 import sys
 import types
 from collections.abc import Collection, Iterator, Mapping
+from contextlib import suppress
 from typing import Any
 
 from astdsl.lang.leaves import PLAIN
@@ -89,7 +90,7 @@ def _parts(value: Any) -> Iterator[tuple[str, Any]]:
     elif issubclass(kind, Iterator) and kind.__module__ in ("builtins", "itertools"):
         yield from _state(value)
     elif not issubclass(kind, (Tile, *OPAQUE)) and not _is_library(kind):
-        yield from _attributes(value)
+        yield from attributes(value)
 
 
 def _state(value: Any) -> Iterator[tuple[str, Any]]:
@@ -127,10 +128,11 @@ def _cells(function: types.FunctionType, own: set[int]) -> Iterator[tuple[str, A
             continue
 
 
-def _attributes(value: object) -> Iterator[tuple[str, Any]]:
+def attributes(value: object) -> Iterator[tuple[str, Any]]:
+    """Yield what an object's dictionary and its slots hold, with paths."""
     yield from ((f".{name}", part) for name, part in getattr(value, "__dict__", {}).items())
-    for kind in type(value).__mro__:
-        slots = kind.__dict__.get("__slots__", ())
-        for name in (slots,) if isinstance(slots, str) else slots:
-            if name != "__dict__" and hasattr(value, name):
-                yield f".{name}", getattr(value, name)
+    slots = [item for kind in type(value).__mro__ for item in kind.__dict__.items()]
+    for name, slot in slots:
+        if type(slot) is types.MemberDescriptorType:
+            with suppress(AttributeError):  # not assigned yet
+                yield f".{name}", slot.__get__(value)

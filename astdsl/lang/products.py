@@ -45,6 +45,7 @@ class Accumulator:
     """
 
     __slots__ = ("_window", "value")
+    __iter__ = None
     operand_help = "an accumulator is no value: `acc[...]` waits for its products and reads it"
 
     def __init__(self, shape: object, dtype: object = f32) -> None:
@@ -130,6 +131,8 @@ class _At:
     """What stands between `acc.at` and its window."""
 
     __slots__ = ("_accumulator",)
+    __iter__ = None
+    operand_help = "a window follows it: `acc.at[0:64, 0:8]`"
 
     def __init__(self, accumulator: Accumulator) -> None:
         self._accumulator = accumulator

@@ -6,6 +6,8 @@ is the parity of the next one.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from astdsl.errors import BadWindow, TypeMismatch
 from astdsl.ir import ops
 from astdsl.ir.core import Value
@@ -72,6 +74,9 @@ class Barrier:
                 help=f"indices go from 0 to {self.count - 1}",
             )
         return BarrierSlot(self, index_value(index), form_of(index).constant)
+
+    def __iter__(self) -> Iterator[BarrierSlot]:
+        return (self[slot] for slot in range(self.count))
 
     @property
     def at(self) -> Barrier:

@@ -43,7 +43,7 @@ from astdsl.ir.dtypes import (
     u32,
     u64,
 )  # fmt: skip
-from astdsl.lang.foreign import OURS, UFUNC_OPERATORS, attribute_help
+from astdsl.lang.foreign import OURS, UFUNC_OPERATORS, answers, attribute_help
 from astdsl.lang.ragged import FINITE, NO_EDGES, PLAIN, REPEATED, ZERO, Edges
 from astdsl.lang.symbolic import ANY_INDEX, Bounds, Dims, Form
 from astdsl.lang.tracing import NeedsConstant, fault
@@ -171,7 +171,13 @@ class Tile:
         )
 
     def _do(self, name: str, *others: object) -> Tile:
-        made: Tile = METHODS[name](self, *others)
+        try:
+            made: Tile = METHODS[name](self, *others)
+        except TypeMismatch:
+            # As any operand of Python's, a tile leaves it to another one that knows what to do.
+            if others and answers(others[-1], str(others[0]) if name == "__iadd__" else name):
+                return NotImplemented  # type: ignore[no-any-return]
+            raise
         return made
 
     def __getitem__(self, key: object) -> Tile:

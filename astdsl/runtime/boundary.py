@@ -14,8 +14,8 @@ from astdsl.source import Span
 # The frames of this package's modules are ours; its library of kernels is written as users write.
 PACKAGE, KERNELS = "astdsl", "astdsl.stdlib"
 LIBRARIES = frozenset({*sys.stdlib_module_names, "numpy", "ml_dtypes"})
-# Hooks do for the user what Python would: iterate, compare, ask for truth.
-HOOKS = "astdsl.frontend.hooks"
+# Hooks do for the user what Python would: iterate, compare, ask for truth and attributes.
+HOOKS = frozenset(f"astdsl.frontend.{name}" for name in ("attributes", "hooks", "methods"))
 # Where the front end calls what the user's text calls: a failure there is the callee's own.
 PLAIN_CALL = ("astdsl.frontend.calls", "plainly")
 
@@ -65,7 +65,7 @@ def _is_the_users_failure(frames: list[TracebackType]) -> bool:
     for frame in reversed(frames):
         if _is_ours(frame):
             here = (_module(frame), frame.tb_frame.f_code.co_name)
-            return here == PLAIN_CALL or here[0] == HOOKS
+            return here == PLAIN_CALL or here[0] in HOOKS
         if _module(frame).partition(".")[0] not in LIBRARIES:
             return True
     return False

@@ -21,6 +21,17 @@ MISTAKES = {
 def kernel(n, x, o):
     o[0:4] = x(3)
 """,
+    "loop-that-a-comprehension-runs-through": """
+def kernel(n, x, o):
+    steps = [step.index for step in nd_loop((3, 4))]
+    o[0:4] = x[0:4]
+""",
+    "misspelt-name-in-a-helper": """
+def helper(t):
+    return zerows(t.shape)
+def kernel(n, x, o):
+    o[0:4] = helper(x[0:4])
+""",
     "divmod-of-a-ref": """
 def kernel(n, x, o):
     o[0:4] = divmod(x, 3)

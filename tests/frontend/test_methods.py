@@ -336,14 +336,6 @@ class Ordered:
     __hash__ = None  # type: ignore[assignment]
 
 
-class Answers:
-    def __init__(self, value: Any) -> None:
-        self.value = value
-
-    def __getattr__(self, name: str) -> Any:
-        return 1 if self.value > 0 else 2
-
-
 def yielding(n: Any, o: Any) -> None:
     for item in Yields(n):
         o[0] = item
@@ -362,16 +354,8 @@ def ordering(n: Any, o: Any) -> None:
     o[0] = 1 if Ordered(n) > Ordered(3) else 2
 
 
-def answering(n: Any, o: Any) -> None:
-    o[0] = Answers(n).anything
-
-
 def finding(n: Any, o: Any) -> None:
     o[0] = [Number(n), Number(3)].index(Number(n))
-
-
-def looking_up(n: Any, o: Any) -> None:
-    o[0] = getattr(Number(n), "size")  # noqa: B009  (as some do)
 
 
 PLAIN: list[tuple[Callable[..., None], str, str, str]] = [
@@ -379,9 +363,7 @@ PLAIN: list[tuple[Callable[..., None], str, str, str]] = [
     (counting, "Counts.__next__", "self.value > 0", "by its name"),
     (sorting, "Ordered.__lt__", "self.value < other.value", "by its name"),
     (ordering, "Ordered.__lt__", "self.value < other.value", "by its name"),
-    (answering, "Answers.__getattr__", "self.value > 0", "where(condition, a, b)"),
     (finding, "Number.__eq__", "self.value > 2", "by its name"),
-    (looking_up, "Number.size", "self.value > 0", "by its name"),
 ]
 
 
