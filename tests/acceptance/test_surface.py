@@ -1,4 +1,4 @@
-"""The acceptance behaviours of the explicit level and of pipelines: 1 to 6, 8, 12 and 13."""
+"""Acceptance behaviours of the explicit level and of pipelines: 1 to 6, 8, 10, 12 and 13."""
 
 from __future__ import annotations
 
@@ -28,6 +28,8 @@ from astdsl import (
     pipeline,
     tile,
     wait_smem_to_gmem,
+    warp_id,
+    warpgroup_id,
     zeros,
 )
 from astdsl.errors import DeviceError, ProtocolError
@@ -282,6 +284,39 @@ def test_13_matmul_of_plain_and_transposed_operands(order: str, target: str) -> 
     found = matmul.on("emulator", target=target)(a, b)
     expected = a.astype(np.float32) @ b.astype(np.float32)
     np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-3)
+
+
+@kernel(warpgroups=2)
+def added_to_all(
+    x: In[f16, "M N"], y: In[f16, "64 32"], o: Out[f16, "M N"], *, stages=2, bm=64, bn=32
+):
+    M, N = x.shape
+    with parallel(cdiv(M, bm)) as i:
+        still, arrived = SMEM((bm, bn), f16), Barrier()
+        ring, full = SMEM((stages, bm, bn), f16), Barrier(num_barriers=stages)
+        empty = Barrier(num_barriers=stages)
+        if warpgroup_id() == 0:
+            if warp_id() == 0:
+                copy_gmem_to_smem(y.at[...], still, arrived)
+                for k in range(cdiv(N, bn)):
+                    slot = k % stages
+                    if k >= stages:
+                        barrier_wait(empty[slot])
+                    copy_gmem_to_smem(x.at[tile(i, bm), tile(k, bn)], ring.at[slot], full[slot])
+        else:
+            barrier_wait(arrived)
+            for k in range(cdiv(N, bn)):
+                slot = k % stages
+                barrier_wait(full[slot])
+                o[tile(i, bm), tile(k, bn)] = ring[slot] + still[...]
+                barrier_arrive(empty[slot])
+
+
+@pytest.mark.parametrize("stages", [2, 3])
+def test_10_a_stationary_input_is_added_to_every_block_of_another(stages: int) -> None:
+    x, y = normal(128, 256, dtype=np.float16), normal(64, 32, dtype=np.float16)
+    found = agree(added_to_all, lambda: (x, y), stages=stages)
+    np.testing.assert_array_equal(found, x + np.tile(y, (2, 8)))
 
 
 def half_arrived(x: In[f32, "64 32"], o: Out[f32, "64 32"]):

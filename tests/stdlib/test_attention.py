@@ -38,6 +38,20 @@ def test_the_output_and_the_sums(heads: Any, lengths: Any, d: int, causal: bool)
         np.testing.assert_allclose(got.astype(np.float64), expected, atol=2e-3, rtol=2e-3)
 
 
+@pytest.mark.parametrize("target", ["sm_90a", "sm_100a"])
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("d", [64, 128, 256])
+@pytest.mark.parametrize("heads", [(4, 1), (6, 3), (4, 4)], ids=str)
+@pytest.mark.parametrize("batch", [1, 4])
+def test_18_every_mix_of_batches_heads_and_depths(
+    batch: int, heads: tuple[int, int], d: int, causal: bool, target: str
+) -> None:
+    q, k, v, _ = operands(heads, (64, 64), d, np.float16, batch)
+    found = attention.attention.on("emulator", target=target)(q, k, v, causal=causal)
+    for got, expected in zip(found, reference.attention(q, k, v, causal), strict=True):
+        np.testing.assert_allclose(got.astype(np.float64), expected, atol=2e-3, rtol=1e-3)
+
+
 def test_several_batches_of_bf16() -> None:
     q, k, v, _ = operands((2, 1), (70, 70), 64, ml_dtypes.bfloat16, batch=2)
     o, _ = attention.attention(q, k, v, causal=True)
