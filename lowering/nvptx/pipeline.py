@@ -110,6 +110,8 @@ def target_machine(target: Target) -> binding.TargetMachine:
 def _initialise() -> None:
     # Pointers to shared memory have 32 bits: of 64, each address would take two instructions.
     binding.set_option("astdsl", "-nvptx-short-ptr")
+    # It verifies what it reads, and ends the process over a fault; we verify, and say where.
+    binding.set_option("astdsl", "-disable-auto-upgrade-debug-info")
     binding.initialize_all_targets()
     binding.initialize_all_asmprinters()
 
