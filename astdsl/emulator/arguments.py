@@ -104,6 +104,12 @@ def _encode(variable: Variable, value: Any, number: int, memory: GlobalMemory) -
 
 
 def _number(variable: Variable, value: Any, number: int) -> bytes:
+    if not isinstance(value, int | float | np.generic):
+        raise DeviceFault(
+            "E203",
+            f"argument {number} is a {type(value).__name__}",
+            help="pass an array of NumPy, a number, a `TensorMap` or bytes",
+        )
     # LLVM declares a parameter of 16-bit floats as an array of bytes.
     if isinstance(value, np.generic) and value.nbytes == size_bytes(variable):
         return value.tobytes()
@@ -132,6 +138,8 @@ def map_array(memory: GlobalMemory, array: Array, name: str) -> None:
     """Make an array's bytes, from the lowest to the highest of its elements, global memory."""
     if array.size == 0:
         return
+    if array.dtype.hasobject:
+        raise DeviceFault("E203", f"{name} holds objects of Python, which no kernel may touch")
     low, high = np.lib.array_utils.byte_bounds(array)
     memory.add_host(int(low), int(high), name, array, read_only=not array.flags.writeable)
 

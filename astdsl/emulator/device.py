@@ -37,6 +37,12 @@ BATCH_BYTES = 1 << 28
 # large GPU has multiprocessors (148) always do.
 RESIDENT_BLOCKS = 148
 MAX_CACHED = 64
+# What may be chosen of a run: words, and whether an integer seeds a random choice.
+CHOICES = {
+    "completion": (("late", "early"), True),
+    "order": (("min-pc", "max-pc", "round-robin"), True),
+    "fp8_accumulate": (get_args(Sums), False),
+}
 # Rows of local memory: as strict as the widest access.
 LOCAL_ALIGN_BYTES = 32
 
@@ -105,9 +111,7 @@ def run(
     some leave them out. With `fp8_accumulate="hardware"` the FP8 products of `wgmma` are summed in
     the 14 bits that Hopper keeps. Raises `DeviceFault`.
     """
-    if fp8_accumulate not in get_args(Sums):
-        text = f"fp8_accumulate is exact or hardware, not {fp8_accumulate!r}"
-        raise DeviceFault("E203", text)
+    _require_choices(completion=completion, order=order, fp8_accumulate=fp8_accumulate)
     program = _PROGRAMS.get(ptx, kernel)
     memory = GlobalMemory()
     if check and program.loads_constants:
@@ -135,6 +139,16 @@ def run(
         if reused is None or reused.n_blocks != len(launch.index[0]):
             reused = _Storage(program, launch, shared_bytes)
         reused.machine(launch, memory, parameters, variables).run()
+
+
+def _require_choices(**chosen: object) -> None:
+    """Refuse what is neither a word of `CHOICES` nor, where those may be, a seed."""
+    for name, value in chosen.items():
+        words, takes_seeds = CHOICES[name]
+        is_seed = takes_seeds and type(value) is int and value >= 0
+        if not is_seed and value not in words:
+            told = f"{', '.join(words)} or a seed" if takes_seeds else " or ".join(words)
+            raise DeviceFault("E203", f"{name} is {told}, not {value!r}", help="choose one of them")
 
 
 class _Storage:

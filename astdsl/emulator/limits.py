@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from astdsl.emulator.faults import DeviceFault
 from astdsl.emulator.syntax import Function
 
@@ -36,7 +38,10 @@ LIMITS = Limits()
 
 def triple(sizes: Sequence[int]) -> Triple:
     """Return three extents; those not given are 1."""
-    x, y, z = (*(int(n) for n in sizes), 1, 1, 1)[:3]
+    given = tuple(sizes)
+    if len(given) > len(AXES) or not all(isinstance(n, int | np.integer) for n in given):
+        raise _fault(f"a grid, block or cluster has one to three integers, not {given}")
+    x, y, z = (*(int(n) for n in given), 1, 1, 1)[:3]
     return x, y, z
 
 

@@ -30,6 +30,8 @@ fault = faulting(run)
         ((1,), (1, 1, 128), {}, "1 to 64 along z, not 128"),
         ((1, 70000), (1,), {}, "0 to 65535 along y, not 70000"),
         ((-1,), (1,), {}, "negative extent"),
+        ((1, 1, 1, 1), (1,), {}, "one to three integers, not (1, 1, 1, 1)"),
+        ((1,), (1.5,), {}, "one to three integers, not (1.5,)"),
         ((3,), (1,), {"cluster": (2,)}, "not a multiple of the cluster"),
         ((32,), (1,), {"cluster": (32,)}, "1 to 16 blocks, not 32"),
         ((1,), (1,), {"shared_bytes": 232449}, "at most 232448 bytes of shared memory"),
