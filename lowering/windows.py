@@ -1,45 +1,79 @@
 """What is known of index scalars without running the kernel: sums of products, and their divisors.
 
 Invariant: a `Form` is exact: the value always equals `constant` plus the sum of its terms, each a
-product of values (an empty product never occurs) times a coefficient.
+product of values (an empty product never occurs) times a coefficient other than 0. What would have
+more terms than the limits below allow is a value of its own, of which less is known.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, TypeAlias
 
 from astdsl.ir import ops
 from astdsl.ir.core import Block, Op, Value, walk
 
 Product: TypeAlias = tuple[Value, ...]
+# Products of sums have as many terms as the powers of what is written, and as many again where
+# other forms stand for their factors.
+MOST_TERMS, MOST_FACTORS = 64, 8
 
 
-@dataclass(frozen=True, slots=True)
 class Form:
-    """`constant + sum(coefficient * product)`; `terms` is sorted by the products' identities."""
+    """`constant + sum(coefficient * product)`; products are sorted by their factors' identities."""
 
-    constant: int
-    terms: tuple[tuple[Product, int], ...] = ()
+    __slots__ = ("constant", "terms")
+
+    def __init__(self, constant: int, terms: Mapping[Product, int] | None = None) -> None:
+        self.constant = constant
+        self.terms: Mapping[Product, int] = terms or {}
+
+    @staticmethod
+    def unknown(value: Value) -> Form:
+        """Return the form of a value of which nothing is known."""
+        return Form(0, {(value,): 1})
+
+    def __eq__(self, other: object) -> bool:
+        same = isinstance(other, Form) and self.constant == other.constant
+        return same and self.terms == other.terms
+
+    def __hash__(self) -> int:
+        return hash((self.constant, frozenset(self.terms.items())))
+
+    def __repr__(self) -> str:
+        return " + ".join([str(self.constant), *(f"{c}*{p}" for p, c in self.terms.items())])
 
     def __add__(self, other: Form) -> Form:
-        return _form(self.constant + other.constant, (*self.terms, *other.terms))
+        return self.plus(other, 1)
 
     def __sub__(self, other: Form) -> Form:
-        return self + other.scaled(-1)
+        return self.plus(other, -1)
+
+    def plus(self, other: Form, factor: int) -> Form:
+        """Return the form plus another one times a number."""
+        constant = self.constant + factor * other.constant
+        if not other.terms:
+            return Form(constant, self.terms)
+        return _form(constant, self.terms, ((p, factor * c) for p, c in other.terms.items()))
 
     def __mul__(self, other: Form) -> Form:
-        crossed = [
-            (_product((*p, *q)), a * b) for p, a in self._all() for q, b in other._all() if a * b
-        ]
-        constant = self.constant * other.constant
-        return _form(constant, [(p, c) for p, c in crossed if p])
+        own = [((), self.constant), *self.terms.items()]
+        crossed = [(_product((*p, *q)), a * b) for q, b in other.terms.items() for p, a in own]
+        scaled = self.scaled(other.constant)
+        return _form(scaled.constant, scaled.terms, crossed)
 
     def scaled(self, factor: int) -> Form:
         """Return the form times a number."""
-        return _form(self.constant * factor, [(p, c * factor) for p, c in self.terms])
+        if not factor:
+            return Form(0)
+        return Form(self.constant * factor, {p: c * factor for p, c in self.terms.items()})
+
+    @property
+    def degree(self) -> int:
+        """The number of values in its longest product."""
+        return max(map(len, self.terms), default=0)
 
     @property
     def is_constant(self) -> bool:
@@ -49,64 +83,64 @@ class Form:
     @property
     def divisor(self) -> int:
         """The greatest number known to divide the value; 0 if the value is 0."""
-        return math.gcd(self.constant, *(c for _, c in self.terms))
+        return math.gcd(self.constant, *self.terms.values())
 
     def values(self) -> set[Value]:
         """Return every value that the form mentions."""
-        return {v for product, _ in self.terms for v in product}
+        return set().union(*self.terms)
 
     def substituted(self, places: Mapping[Value, Form]) -> Form:
         """Return the form with some values replaced by forms."""
         if not self.values() & places.keys():
             return self
         total = Form(self.constant)
-        for product, factor in self.terms:
+        for product, factor in self.terms.items():
             part = Form(factor)
             for value in product:
-                part = part * places.get(value, Form(0, (((value,), 1),)))
+                part = part * (places.get(value) or Form.unknown(value))
             total = total + part
         return total
 
     def coefficient(self, value: Value) -> int | None:
         """Return what one more of `value` adds; None if that is not constant."""
-        for product, factor in self.terms:
-            if product == (value,):
-                return (
-                    factor if all(value not in p or p == (value,) for p, _ in self.terms) else None
-                )
-        return None if value in self.values() else 0
+        holding = [p for p in self.terms if value in p]
+        if not holding:
+            return 0
+        return self.terms[holding[0]] if holding == [(value,)] else None
 
     def factor(self, value: Value) -> Form | None:
         """Return what one more of `value` adds, which may hold other values; None if not linear."""
-        terms = [(p, c) for p, c in self.terms if value in p]
+        terms = [(p, c) for p, c in self.terms.items() if value in p]
         if any(p.count(value) > 1 for p, _ in terms):
             return None
-        rest = [(tuple(v for v in p if v is not value), c) for p, c in terms]
-        return _form(sum(c for p, c in rest if not p), [(p, c) for p, c in rest if p])
-
-    def _all(self) -> Iterable[tuple[Product, int]]:
-        return ((), self.constant), *self.terms
+        rest = {tuple(v for v in p if v is not value): c for p, c in terms}
+        return Form(rest.pop((), 0), rest)
 
 
 def _product(values: tuple[Value, ...]) -> Product:
     return tuple(sorted(values, key=id))
 
 
-def _form(constant: int, terms: Iterable[tuple[Product, int]]) -> Form:
-    total: dict[Product, int] = {}
-    for product, factor in terms:
+def _form(constant: int, terms: Mapping[Product, int], more: Iterable[tuple[Product, int]]) -> Form:
+    total = dict(terms)
+    for product, factor in more:
         total[product] = total.get(product, 0) + factor
-    kept = [(p, c) for p, c in total.items() if c]
-    kept.sort(key=lambda term: [id(v) for v in term[0]])
-    return Form(constant, tuple(kept))
+    return Form(constant, {p: c for p, c in total.items() if c})
 
 
-_Rule: TypeAlias = Callable[["Forms", Any], Form]
+def _multiplied(forms: Forms, op: ops.Multiply) -> Form | None:
+    x, y = forms[op.x], forms[op.y]
+    if len(x.terms) * len(y.terms) > MOST_TERMS or x.degree + y.degree > MOST_FACTORS:
+        return None
+    return x * y
+
+
+_Rule: TypeAlias = Callable[["Forms", Any], "Form | None"]
 _RULES: dict[type[Op], _Rule] = {
     ops.Constant: lambda forms, op: Form(int(op.value)),
     ops.Add: lambda forms, op: forms[op.x] + forms[op.y],
     ops.Subtract: lambda forms, op: forms[op.x] - forms[op.y],
-    ops.Multiply: lambda forms, op: forms[op.x] * forms[op.y],
+    ops.Multiply: _multiplied,
     ops.Negate: lambda forms, op: forms[op.x].scaled(-1),
 }
 
@@ -115,24 +149,38 @@ class Forms:
     """The forms of the index scalars of a kernel, found on demand."""
 
     def __init__(self, *blocks: Block) -> None:
-        self.makers: dict[Value, Op] = {}
+        self._blocks = blocks
         self._known: dict[Value, Form] = {}
-        for block in blocks:
-            self.learn(block)
+
+    @cached_property
+    def makers(self) -> dict[Value, Op]:
+        """The operation that makes each value."""
+        return {v: op for block in self._blocks for op in walk(block) for v in op.results}
 
     def learn(self, block: Block) -> None:
-        """Take in the operations of a block and of its regions."""
-        for op in walk(block):
-            self.makers.update(dict.fromkeys(op.results, op))
+        """Take in the operations of one more block and of its regions."""
+        self.makers.update({v: op for op in walk(block) for v in op.results})
 
     def __getitem__(self, value: Value) -> Form:
-        found = self._known.get(value)
-        if found is None:
-            maker = self.makers.get(value)
+        if value not in self._known:
+            self._find(value)
+        return self._known[value]
+
+    def _find(self, value: Value) -> None:
+        """Find a form, after those of what it is computed from, however long the chain."""
+        pending = [value]
+        while pending:
+            maker = self.makers.get(pending[-1])
             rule = _RULES.get(type(maker)) if maker else None
-            found = rule(self, maker) if rule else Form(0, (((value,), 1),))
-            self._known[value] = found
-        return found
+            missing = [v for v in maker.operands if v not in self._known] if maker and rule else []
+            if missing:
+                pending += missing
+                continue
+            current = pending.pop()
+            found = rule(self, maker) if rule else None
+            if found is None or len(found.terms) > MOST_TERMS:
+                found = Form.unknown(current)
+            self._known[current] = found
 
     def sources(self, value: Value) -> set[Value]:
         """Return the values without a pure scalar maker that this one is computed from."""

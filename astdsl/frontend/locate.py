@@ -22,6 +22,8 @@ COMPREHENSIONS = frozenset({"<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>"
 class Codes:
     """The code objects of rewritten functions: which of them are parts of a function around."""
 
+    # What runs the kernel: nothing around it is looked at.
+    runner: CodeType | None = None
     # Names of scopes around a nested function that it may assign, by the id of its code.
     shared: dict[int, tuple[str, ...]] = field(default_factory=dict)
     _parts: dict[int, bool] = field(default_factory=dict)
@@ -98,7 +100,7 @@ class Codes:
 
     def _running(self) -> Iterator[tuple[CodeType, int, int]]:
         frame: FrameType | None = sys._getframe(1)
-        while frame is not None:
+        while frame is not None and frame.f_code is not self.runner:
             if id(frame.f_code) in self._parts:
                 yield frame.f_code, frame.f_lasti, frame.f_lineno
             frame = frame.f_back

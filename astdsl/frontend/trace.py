@@ -116,7 +116,7 @@ class _Attempt:
         self.here = place(source.node).span(source.file)
         self.spans = _parameter_spans(source)
         self.values = {a.name: Value(a.type, a.name) for a in arguments if a.type is not None}
-        self.codes = Codes()
+        self.codes = Codes(type(self)._run.__code__)
         self.trace = Trace(
             Builder(tuple(self.values.values())),
             self.codes.locate,

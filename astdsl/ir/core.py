@@ -135,6 +135,11 @@ class Block(Node):
                 found += region.walked
         return tuple(found)
 
+    @cached_property
+    def definitions(self) -> Mapping[Value, Op]:
+        """The operation that makes each result in the block and the regions inside it."""
+        return {value: op for op in self.walked for value in op.results}
+
 
 class Op(Node):
     """An operation. A subclass declares fields, `effect`, and its results' types."""

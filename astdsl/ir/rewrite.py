@@ -187,11 +187,6 @@ def free_values(block: Block) -> dict[Value, None]:
     return {v: None for op in walk(block) for v in op.operands if v not in made}
 
 
-def definitions(block: Block) -> dict[Value, Op]:
-    """Return the operation that makes each result in the block and the regions inside it."""
-    return {v: op for op in walk(block) for v in op.results}
-
-
 def name_results(op: AnyOp, hints: Iterable[str]) -> AnyOp:
     """Give the results names for print, and return the operation."""
     for value, hint in zip(op.results, hints, strict=False):

@@ -74,7 +74,7 @@ class _Trace:
     """Where values come from, and along which axis buffers are contiguous."""
 
     def __init__(self, body: Block) -> None:
-        self._makers = {value: op for op in walk(body) for value in op.results}
+        self._makers = body.definitions
         self._uses: Counter[Value] = count_uses(body)
         self._orders = {
             op.buffer: _fast_of(op.ref.ref, op.kept)

@@ -21,7 +21,6 @@ from astdsl.ir.dtypes import DType
 from astdsl.ir.rewrite import (
     clone_op,
     count_uses,
-    definitions,
     map_regions,
     replace_uses,
     with_ops,
@@ -53,7 +52,7 @@ class _Masks:
         self.replaced: dict[Value, Value] = {}
         # Masks that only stand in branches now: where they were, all blocks would compute them.
         self._moved: set[Op] = set()
-        self._makers = definitions(body)
+        self._makers = body.definitions
         uses = count_uses(body)
         # What is masked only to be reduced: the branch has both.
         self._reduced = {
