@@ -175,8 +175,8 @@ _ACROSS_ROWS = (
 
 def _stated(op: ops.AllocSmem, lead: int, used: Sequence[Op]) -> BufferLayout | None:
     """Return the layout of one slot, as stated of the whole buffer; None where nothing is."""
-    more = [s for s in used if isinstance(s, ops.StateLayout)]
-    statements = [*([op] if op.transforms else []), *more]
+    statements: list[ops.AllocSmem | ops.StateLayout] = [op] if op.transforms else []
+    statements += [s for s in used if isinstance(s, ops.StateLayout)]
     if not statements:
         return None
     longest = max(statements, key=lambda s: len(s.transforms))

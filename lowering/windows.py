@@ -36,8 +36,9 @@ class Form:
         return Form(0, {(value,): 1})
 
     def __eq__(self, other: object) -> bool:
-        same = isinstance(other, Form) and self.constant == other.constant
-        return same and self.terms == other.terms
+        if not isinstance(other, Form):
+            return False
+        return self.constant == other.constant and self.terms == other.terms
 
     def __hash__(self) -> int:
         return hash((self.constant, frozenset(self.terms.items())))

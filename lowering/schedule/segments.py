@@ -129,13 +129,14 @@ class _Program:
     def segment(self, group: tuple[int, ...], groups: Sequence[tuple[int, ...]]) -> Segment:
         """Return a launch with what its operations use."""
         elsewhere = {k for other in groups if other is not group for k in other}
+        own = set(group)
         recomputed: set[int] = set()
         received: dict[Value, None] = {}
         pending = [self.body[k] for k in group]
         while pending:
             for value in _uses(pending.pop()):
                 maker = self.makers.get(value)
-                if maker is None or maker in group or maker in recomputed:
+                if maker is None or maker in own or maker in recomputed:
                     continue
                 if maker in elsewhere:
                     received[value] = None
@@ -147,15 +148,11 @@ class _Program:
 
     def misread(self, segment: Segment, acting: Iterable[int]) -> set[int]:
         """Return what a launch must not recompute: it would read what was written meanwhile."""
-        found = set()
-        for k in segment.recomputed:
-            read = _touched(self.body[k], ops.READERS)
-            last = segment.acts[-1] if segment.is_spread else segment.acts[0] - 1
-            between = (self.body[q] for q in acting if k < q <= last)
-            written = {ref for op in between for ref in _touched(op, ops.WRITERS)}
-            if read & written:
-                found.add(k)
-        return found
+        last = segment.acts[-1] if segment.is_spread else segment.acts[0] - 1
+        reading = {k: _touched(self.body[k], ops.READERS) for k in segment.recomputed}
+        reading = {k: refs for k, refs in reading.items() if refs}
+        written = {q: _touched(self.body[q], ops.WRITERS) for q in acting if reading and q <= last}
+        return {k for k, refs in reading.items() for q in written if k < q and refs & written[q]}
 
 
 def _uses(op: Op) -> Iterable[Value]:
