@@ -65,6 +65,19 @@ def why_not(ref: RefType, sizes: tuple[int, ...], steps: tuple[int, ...]) -> str
     return _too_many_boxes(ref, sizes, contiguous)
 
 
+def why_no_map(op: ops.Copy) -> str:
+    """Return why TMA cannot do a copy, into whatever buffer; empty where that may decide."""
+    ref = op.ref.ref
+    if 0 in ref.shape or 1 not in ref.strides:
+        return "the array has no elements" if 0 in ref.shape else "it has no contiguous axis"
+    contiguous = contiguous_axis(ref)
+    if not op.kept[contiguous] and any(op.kept):
+        return "its windows lie across the contiguous axis"
+    row = (1,) * contiguous + (op.sizes[contiguous],)
+    few = tuple(row[k] if k < len(row) else 1 for k in range(ref.rank))
+    return why_not(ref, few, op.steps)
+
+
 def _too_many_boxes(ref: RefType, sizes: tuple[int, ...], contiguous: int) -> str:
     axes = (contiguous, *(a for a in reversed(range(ref.rank)) if a != contiguous))
     extents = tuple(sizes[a] for a in axes)

@@ -133,6 +133,12 @@ def SMEM(shape: object, dtype: object, transforms: object = None) -> Ref:  # noq
     Errors: ShapeMismatch, TypeMismatch. Named as in Pallas.
     """
     extents = as_shape(shape, "`SMEM`")
+    if not extents:
+        raise fault(
+            ShapeMismatch,
+            "`SMEM` takes one axis at least",
+            help="`SMEM(1, f32)` is memory of one element: `buf[0] = x`",
+        )
     kind = require_dtype(dtype, "`SMEM`")
     is_packed = kind is f4e2m1
     if is_packed:
@@ -223,8 +229,8 @@ def copy_gmem_to_smem(
     When the data is there the copy makes one arrival on `barrier`, with its bytes; elements
     outside the array arrive as zeros. Where `predicate` (a bool) is false nothing is copied and
     the arrival still happens. `dst` is a whole buffer, or one slot of it: `buf.at[slot]`. What the
-    block has stored to `src` before is there. PTX: cp.async.bulk.tensor. Errors: TypeMismatch,
-    ShapeMismatch.
+    block has stored to `src` before is there. What TMA cannot describe (unaligned rows, steps)
+    the threads load and store. PTX: cp.async.bulk.tensor. Errors: TypeMismatch, ShapeMismatch.
     """
     options = {"collective_axes": collective_axes, "leader_tracked": leader_tracked}
     refuse_options("copy_gmem_to_smem", "leave it out", oob_fill=oob_fill, **options)
@@ -248,8 +254,8 @@ def copy_smem_to_gmem(
 
     Elements outside the array are dropped. The copy belongs to the open group of the block, which
     is closed at once unless `commit_group` is False. What was written to `src` before must be
-    followed by `commit_smem()`. PTX: cp.async.bulk.tensor. Errors: TypeMismatch, ShapeMismatch,
-    WrittenInput.
+    followed by `commit_smem()`. What TMA cannot describe (unaligned rows, steps) the threads load
+    and store. PTX: cp.async.bulk.tensor. Errors: TypeMismatch, ShapeMismatch, WrittenInput.
     """
     refuse_options("copy_smem_to_gmem", "leave it out", reduction_op=reduction_op)
     name = "copy_smem_to_gmem"

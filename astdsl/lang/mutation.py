@@ -131,7 +131,8 @@ def _cells(function: types.FunctionType, own: set[int]) -> Iterator[tuple[str, A
 def attributes(value: object) -> Iterator[tuple[str, Any]]:
     """Yield what an object's dictionary and its slots hold, with paths."""
     yield from ((f".{name}", part) for name, part in getattr(value, "__dict__", {}).items())
-    slots = [item for kind in type(value).__mro__ for item in kind.__dict__.items()]
+    spaces = (kind.__dict__ for kind in type(value).__mro__)
+    slots = [item for space in spaces if "__slots__" in space for item in space.items()]
     for name, slot in slots:
         if type(slot) is types.MemberDescriptorType:
             with suppress(AttributeError):  # not assigned yet

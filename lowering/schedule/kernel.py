@@ -23,6 +23,7 @@ from astdsl.lowering.schedule.held import hold_outputs
 from astdsl.lowering.schedule.launches import form_launches
 from astdsl.lowering.schedule.masks import skip_full_masks
 from astdsl.lowering.schedule.outputs import check_outputs, starting_unwritten
+from astdsl.lowering.schedule.plain_copies import spell_out_copies
 from astdsl.lowering.schedule.protocol import check_protocol
 from astdsl.lowering.schedule.resets import drop_first_step_guards
 from astdsl.lowering.schedule.revisits import separate_revisits
@@ -45,7 +46,8 @@ def schedule(module: Module, target: Target) -> Module:
     """Return the module with its pipelines turned into launches, phases, copies and waits."""
     check_target(module, target)
     check_outputs(module)
-    formed = _formed(settle_streams(settle_scaled_products(module, target), target))
+    settled = settle_streams(settle_scaled_products(spell_out_copies(module), target), target)
+    formed = _formed(settled)
     # Streaming leaves the large loads behind without users.
     streamed = eliminate_dead_code(_each_launch(formed, stream_large_tiles))
     return _each_launch(streamed, lambda launch: _schedule_launch(launch, streamed, target))

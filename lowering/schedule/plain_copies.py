@@ -1,0 +1,104 @@
+"""Copies by hand of windows that TMA cannot describe: threads load and store them.
+
+Before
+    CopyIn x[window] -> buffer[slot], barrier
+After
+    t = Load x[window]
+    Store buffer[slot] = t
+    ProxyFence; BlockBarrier
+    BarrierArrive barrier
+
+Invariant: what the barrier tells is there, for whoever reads the buffer; one copy is one arrival.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from astdsl.errors import UnsupportedFeature
+from astdsl.ir import ops
+from astdsl.ir.core import Block, Module, Op, Value, walk
+from astdsl.ir.rewrite import replace_body, rewrite_block
+from astdsl.lowering.schedule.build import Maker
+from astdsl.lowering.tensor_maps import why_no_map
+
+Emit = Callable[[Op], Op]
+Write = Callable[[Maker], None]
+
+
+def spell_out_copies(module: Module) -> Module:
+    """Return the module with loads and stores in place of copies by hand that TMA does not do.
+
+    Errors: UnsupportedFeature where a single warp would have to do them.
+    """
+    _require_whole_warpgroups(module.body)
+    body = rewrite_block(module.body, {ops.CopyIn: _copied_in, ops.CopyOut: _copied_out})
+    return replace_body(module, body)
+
+
+def _require_whole_warpgroups(body: Block) -> None:
+    regions = (op.body for op in walk(body) if isinstance(op, ops.Warps))
+    for op in (op for region in regions for op in walk(region)):
+        reason = why_no_map(op) if isinstance(op, ops.Copy) else ""
+        if reason:
+            raise UnsupportedFeature(
+                f"one warp cannot copy a window of `{op.ref.hint}` without TMA: {reason}",
+                (op.span, "the copy"),
+                help="take it out of the `if` on `warp_id()`: the warpgroup copies it together",
+            )
+
+
+def _copied_in(op: ops.CopyIn, emit: Emit) -> tuple[Value, ...] | None:
+    def fill(maker: Maker) -> None:
+        tile = maker.add_op(ops.Load(span=op.span, **_window(op))).result
+        maker.add_op(ops.Store(span=op.span, **_slot(op, maker), value=tile))
+        # Readers may be products, and all threads have written a part.
+        maker.add_op(ops.ProxyFence(span=op.span))
+        maker.add_op(ops.BlockBarrier(span=op.span))
+
+    def arrive(maker: Maker) -> None:
+        maker.add_op(ops.BarrierArrive(span=op.span, barrier=op.barrier, index=op.index))
+
+    return _written(op, fill, arrive, emit)
+
+
+def _copied_out(op: ops.CopyOut, emit: Emit) -> tuple[Value, ...] | None:
+    def empty(maker: Maker) -> None:
+        tile = maker.add_op(ops.Load(span=op.span, **_slot(op, maker))).result
+        maker.add_op(ops.Store(span=op.span, **_window(op), value=tile))
+
+    return _written(op, empty, lambda _: None, emit)
+
+
+def _written(op: ops.Copy, move: Write, finish: Write, emit: Emit) -> tuple[Value, ...] | None:
+    """Emit what moves the elements, under the copy's predicate, and what follows it."""
+    if not why_no_map(op):
+        return None
+    maker = Maker(op.span)
+    if op.predicate:
+        maker.when(op.predicate[0], move)
+    else:
+        move(maker)
+    finish(maker)
+    for made in maker.ops:
+        emit(made)
+    return ()
+
+
+def _window(op: ops.Copy) -> dict[str, Any]:
+    return {name: getattr(op, name) for name in ("ref", "starts", "sizes", "steps", "kept")}
+
+
+def _slot(op: ops.Copy, maker: Maker) -> dict[str, Any]:
+    """Return the fields of a window of the buffer that is the slot."""
+    shape, leading = op.buffer.ref.shape, len(op.slot)
+    rest = [n for n in shape[leading:] if n is not None]
+    zeros = tuple(maker.number(0) for _ in rest)
+    return {
+        "ref": op.buffer,
+        "starts": (*op.slot, *zeros),
+        "sizes": (*[1] * leading, *rest),
+        "steps": (1,) * len(shape),
+        "kept": (*[False] * leading, *[True] * len(rest)),
+    }
