@@ -233,6 +233,11 @@ class BadCommand(KernelError):
     code = "A701"
 
 
+def axes_in_words(number: int) -> str:
+    """Return "1 axis", "2 axes", ..."""
+    return f"{number} {'axis' if number == 1 else 'axes'}"
+
+
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """Return "did you mean `x`?" for the known name closest to `name`, empty where none is near."""
     close = difflib.get_close_matches(name, sorted(known), n=1)

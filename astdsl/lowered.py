@@ -12,7 +12,7 @@ from typing import Any
 from astdsl import backend
 from astdsl.call import Call
 from astdsl.compile import Program
-from astdsl.errors import UnsupportedFeature
+from astdsl.errors import UnsupportedFeature, axes_in_words
 from astdsl.ir import ops
 from astdsl.ir.core import Block, Module, walk
 from astdsl.ir.dtypes import f4e2m1
@@ -213,9 +213,9 @@ def _pipelines(module: Module) -> Iterator[str]:
     for op in walk(module.body):
         if isinstance(op, ops.Pipeline):
             stages = str(op.stages) if op.stages else "automatic"
-            axes = ", ".join(op.axes)
+            count, axes = axes_in_words(len(op.axes)), ", ".join(op.axes)
             parts = ", streamed" if op.streams else f", {op.split} parts" if op.split else ""
-            yield f"pipeline at {op.span}: {len(op.axes)} axes ({axes}), stages {stages}{parts}"
+            yield f"pipeline at {op.span}: {count} ({axes}), stages {stages}{parts}"
 
 
 def _products(block: Block) -> Iterator[str]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
-from astdsl.errors import BadArgument
+from astdsl.errors import BadArgument, axes_in_words
 from astdsl.frontend.dim_expressions import solved, value_of
 from astdsl.frontend.signature import Parameter
 from astdsl.ir.dtypes import DType, f32, tf32
@@ -199,7 +199,7 @@ def _check_rank(p: Parameter, rank: int) -> None:
     if rank < wanted or (rank > wanted and not spec.any_rank):
         least = "at least " if spec.any_rank else ""
         raise BadArgument(
-            f"`{p.name}` takes {least}{wanted} axes, got an array of {rank}",
+            f"`{p.name}` takes {least}{axes_in_words(wanted)}, got an array of {rank}",
             p.place,
             help="add axes by `x[None, :]` or `.reshape`, or change the annotation",
         )

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from typing import TypeAlias
 
+from astdsl.errors import axes_in_words
 from astdsl.ir.dtypes import DType
 from astdsl.records import dataclass
 
@@ -72,7 +73,7 @@ def _about_tiling(extents: tuple[int, ...], dtype: DType, tile: tuple[int, ...])
     del dtype
     if len(tile) > len(extents):
         return (
-            f"a tile of {len(tile)} axes cuts {len(extents)} axes",
+            f"a tile of {axes_in_words(len(tile))} cuts {axes_in_words(len(extents))}",
             f"a tile has at most {len(extents)} extents, those of the last axes",
         )
     last = extents[len(extents) - len(tile) :]

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from astdsl.errors import BadPipeline, TypeMismatch, UnsupportedFeature
+from astdsl.errors import BadPipeline, TypeMismatch, UnsupportedFeature, axes_in_words
 from astdsl.ir.types import GMEM as GLOBAL
 from astdsl.lang.elementwise import require_fits
 from astdsl.lang.memory import GMEM, SMEM, refuse_options
@@ -77,6 +77,14 @@ class BlockSpec:
                 f"`memory_space` of `BlockSpec` is `SMEM` or `GMEM`, got {memory_space!r}",
                 help="leave it out: the schedule brings blocks on chip",
             )
+        if not isinstance(block_shape, tuple | list | None):
+            raise fault(
+                TypeMismatch,
+                f"`block_shape` of `BlockSpec` is a tuple, got {block_shape!r}",
+                help="one extent an axis: `(64, None)` takes 64 rows and drops the other axis",
+            )
+        if index_map is not None:
+            require_function(index_map, "`index_map` of `BlockSpec`")
         self.block_shape = None if block_shape is None else tuple(block_shape)
         self.index_map = index_map
 
@@ -128,10 +136,20 @@ class BlockSpec:
         if not len(index) == len(self.block_shape) == ref.ndim:
             raise fault(
                 TypeMismatch,
-                f"a block of {len(self.block_shape)} axes at {len(index)} indices of {ref}",
+                f"a block of {axes_in_words(len(self.block_shape))} at {len(index)} indices of {ref}",
                 help="`block_shape` and `index_map` say something of every axis of the array",
             )
         return ref.at[tuple(map(_axis, self.block_shape, index))]
+
+
+def require_function(given: object, what: str) -> None:
+    """Refuse what cannot be called."""
+    if not callable(given):
+        raise fault(
+            TypeMismatch,
+            f"{what} is a function, got {given!r}",
+            help="`lambda i: (i, 0)`, or a nested `def`",
+        )
 
 
 def _delay(steps: object) -> int:

@@ -10,7 +10,14 @@ import math
 import operator
 from collections.abc import Iterable, Sequence
 
-from astdsl.errors import BadWindow, OutsideLost, ShapeMismatch, TypeMismatch, UnsupportedFeature
+from astdsl.errors import (
+    BadWindow,
+    OutsideLost,
+    ShapeMismatch,
+    TypeMismatch,
+    UnsupportedFeature,
+    axes_in_words,
+)
 from astdsl.ir import ops
 from astdsl.ir.core import Op
 from astdsl.ir.dtypes import BOOL, i32
@@ -59,8 +66,10 @@ def normalized_axes(axis: object, rank: int, what: str) -> tuple[int, ...]:
         if not -rank <= a < rank:
             raise fault(
                 ShapeMismatch,
-                f"{what}: axis {a} of a tile of {rank} axes",
-                help=f"axes go from 0 to {rank - 1}, or from -1 back",
+                f"{what}: axis {a} of a tile of {axes_in_words(rank)}",
+                help=f"axes go from 0 to {rank - 1}, or from -1 back"
+                if rank
+                else "leave `axis` out",
             )
     unique = sorted({a % rank for a in axes})
     if len(unique) != len(axes):
@@ -322,7 +331,7 @@ def spelled_out_of_tile(x: Tile, items: tuple[object, ...]) -> Iterable[object]:
     if used > x.ndim:
         raise fault(
             BadWindow,
-            f"{x} has {x.ndim} axes, indexed by {used}",
+            f"{x} has {axes_in_words(x.ndim)}, indexed by {used}",
             *sources(x),
             help="one item an axis: an integer or a slice; `None` adds an axis",
         )

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 from math import gcd
 
+from astdsl.errors import axes_in_words
 from astdsl.ir.dtypes import DType
 from astdsl.ir.types import GMEM, TMA_ALIGN_BYTES, TMA_MAX_RANK, RefType
 from astdsl.records import dataclass
@@ -58,7 +59,9 @@ def _class_words(contiguous_axis: int | None, access: str, is_small: bool) -> st
 def tell_apart(given: RefType, wanted: RefType) -> tuple[str, str]:
     """Say what an argument is that a kernel is not compiled for, and what it is compiled for."""
     if given.dtype is not wanted.dtype or given.rank != wanted.rank:
-        first, second = (f"{each.dtype} with {each.rank} axes" for each in (given, wanted))
+        first, second = (
+            f"{each.dtype} with {axes_in_words(each.rank)}" for each in (given, wanted)
+        )
         return f"is {first}", second
     for axis, pair in enumerate(zip(given.shape, wanted.shape, strict=True)):
         if pair[0] != pair[1]:  # what is no constant is over 0

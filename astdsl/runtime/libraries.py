@@ -150,6 +150,13 @@ def _torch_dtype(dtype: Any) -> DType | None:
 def read_interface(value: Any, where: Where) -> ArrayView:
     """Describe an array with `__cuda_array_interface__`, version 2 or 3, in memory of a GPU."""
     interface = value.__cuda_array_interface__
+    missing = [name for name in ("typestr", "shape", "data") if name not in interface]
+    if missing:
+        raise BadArgument(
+            f"the `__cuda_array_interface__` of `{where.name}` has no {missing[0]!r}",
+            where.place,
+            help="it has at least 'shape', 'typestr', 'data' and 'version'",
+        )
     numpy = np.dtype(interface["typestr"])
     dtype = BY_NUMPY.get(numpy)
     if dtype is None:

@@ -241,7 +241,7 @@ def test_leading_dots_take_any_rank() -> None:
     found = fitted(leading, (2, 3, 5))
     assert found.names["x"] == ("", "", "N")
     assert found.shapes["o"] == (5,)
-    with pytest.raises(BadArgument, match="at least 1 axes"):
+    with pytest.raises(BadArgument, match="at least 1 axis"):
         fitted(leading, ())
 
 

@@ -38,7 +38,7 @@ def test_an_index_outside_a_tile_is_refused(key: Any) -> None:
 
 
 def test_too_many_indices_are_refused() -> None:
-    with a_trace(TileType((4,), f32)) as (_, x), pytest.raises(BadWindow, match="1 axes"):
+    with a_trace(TileType((4,), f32)) as (_, x), pytest.raises(BadWindow, match="1 axis"):
         x[0, 0]
 
 

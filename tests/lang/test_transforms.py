@@ -33,7 +33,7 @@ WRONG: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     "a tile of too many axes": (
         lambda: SMEM((64,), f32, transforms=(TilingTransform((8, 32)),)),
-        "a tile of 2 axes cuts 1 axes",
+        "a tile of 2 axes cuts 1 axis",
     ),
     "a permutation of too many axes": (
         lambda: SMEM((64, 8), f32, transforms=(TransposeTransform((2, 0, 1)),)),

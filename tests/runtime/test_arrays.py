@@ -131,6 +131,14 @@ def test_an_array_that_does_not_say_its_gpu_is_refused() -> None:
         view(Nowhere())
 
 
+@pytest.mark.parametrize("missing", ["shape", "typestr", "data"])
+def test_an_interface_that_leaves_out_what_it_must_say_is_refused(missing: str) -> None:
+    array = OnGpu()
+    del array.__cuda_array_interface__[missing]
+    with pytest.raises(BadArgument, match=f"of `x` has no '{missing}'"):
+        view(array)
+
+
 def test_dlpack_gives_the_same_memory() -> None:
     array = np.zeros((4, 6), np.int32)
     foreign = Exported(array[1:, ::2])
