@@ -136,7 +136,8 @@ class BlockSpec:
         if not len(index) == len(self.block_shape) == ref.ndim:
             raise fault(
                 TypeMismatch,
-                f"a block of {axes_in_words(len(self.block_shape))} at {len(index)} indices of {ref}",
+                f"a block of {axes_in_words(len(self.block_shape))} at {len(index)} indices of "
+                f"{ref}",
                 help="`block_shape` and `index_map` say something of every axis of the array",
             )
         return ref.at[tuple(map(_axis, self.block_shape, index))]
