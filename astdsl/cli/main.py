@@ -11,6 +11,7 @@ import os
 import sys
 import traceback
 from collections.abc import Callable, Sequence
+from contextlib import redirect_stdout
 from dataclasses import dataclass
 from types import TracebackType
 
@@ -55,6 +56,10 @@ LATER = {
     "bench": "the scripts in bench/ print timings",
 }
 
+# Commands whose output is for other programs, as all are with `--json`: what the user's file prints
+# meanwhile goes to standard error.
+PRODUCING = {"dump"}
+
 # Mistakes of the call; all others are the kernel's.
 OF_THE_CALL = (
     AliasedOutput, BadArgument, BadCommand, DeviceUnavailable, FailedAssertion, WrongTarget,
@@ -75,7 +80,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if not options.command:
             make_parser().print_help()
             return 2
-        return COMMANDS[options.command].run(options, screen)
+        return _run(options, screen)
     except KernelError as error:
         screen.complain(error)
         return 2 if isinstance(error, OF_THE_CALL) else 1
@@ -90,6 +95,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # Python flushes once more at its end, and would complain.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+
+
+def _run(options: argparse.Namespace, screen: Screen) -> int:
+    run = COMMANDS[options.command].run
+    if not screen.as_json and options.command not in PRODUCING:
+        return run(options, screen)
+    with redirect_stdout(sys.stderr):
+        return run(options, screen)
 
 
 def make_parser() -> argparse.ArgumentParser:

@@ -69,7 +69,11 @@ class Screen:
     """Standard output and standard error."""
 
     def __init__(self, *, as_json: bool = False) -> None:
-        self._out = Console(soft_wrap=True, highlight=False, markup=False, emoji=False)
+        # Kept, since what a user's file prints may be sent elsewhere while a command runs.
+        self._stdout = sys.stdout
+        self._out = Console(
+            file=self._stdout, soft_wrap=True, highlight=False, markup=False, emoji=False
+        )
         self._err = Console(soft_wrap=True, highlight=False, markup=False, emoji=False, stderr=True)
         self.as_json = as_json
 
@@ -84,13 +88,13 @@ class Screen:
 
     def show_bytes(self, image: bytes) -> None:
         """Write bytes, as they are."""
-        sys.stdout.flush()
-        sys.stdout.buffer.write(image)
-        sys.stdout.buffer.flush()
+        self._stdout.flush()
+        self._stdout.buffer.write(image)
+        self._stdout.buffer.flush()
 
     def show_json(self, value: Any) -> None:
         """Write a value as JSON."""
-        self._out.file.write(json.dumps(value, indent=2) + "\n")
+        self._stdout.write(json.dumps(value, indent=2) + "\n")
 
     def show_table(self, rows: Iterable[Sequence[str]]) -> None:
         """Write rows in columns, the first one in bold."""

@@ -65,6 +65,45 @@ def test_a_command_of_the_pages_can_be_parsed(command: str) -> None:
     assert make_parser().parse_args(shlex.split(command)).command in COMMANDS
 
 
+NOISY = """
+from astdsl import In, Out, f32, kernel
+print("loaded")
+@kernel
+def k(x: In[f32, "8"], o: Out[f32, "8"]):
+    print("traced")
+    o[...] = x[...]
+    print("ran with", x[...].sum())
+"""
+
+
+@pytest.mark.parametrize("command", ["run", "check", "explain", "dump"])
+def test_with_json_what_a_kernel_prints_does_not_stand_in_the_output(
+    command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "noisy.py").write_text(NOISY)
+    assert main([command, str(tmp_path / "noisy.py"), "--json"]) == 0
+    told = capsys.readouterr()
+    assert isinstance(json.loads(told.out), dict)
+    assert "loaded\ntraced\n" in told.err
+    assert ("ran with" in told.err) is (command in {"run", "check"})
+
+
+def test_a_stage_that_is_dumped_is_all_of_the_output(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "noisy.py").write_text(NOISY)
+    assert main(["dump", str(tmp_path / "noisy.py"), "--ptx"]) == 0
+    assert capsys.readouterr().out.startswith("//")
+
+
+def test_what_a_kernel_prints_is_shown_where_it_is_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "noisy.py").write_text(NOISY)
+    assert main(["run", str(tmp_path / "noisy.py")]) == 0
+    assert "ran with" in capsys.readouterr().out
+
+
 def test_a_misspelt_command_is_hinted_at(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["dumb"]) == 2
     assert "did you mean `dump`?" in capsys.readouterr().err
