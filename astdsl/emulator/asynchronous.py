@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from astdsl.emulator.issues import Issue
     from astdsl.emulator.scalars import Array
 
+_GIVE_UP = 0.25
+
 Completion = Literal["late", "early"] | int
 
 
@@ -103,6 +105,13 @@ class Asynchronous:
         if self._random.random() < 0.5:
             return self.complete_one()
         return False
+
+    def may_give_up(self) -> bool:
+        """Say whether a wait that can end before what it waits for does so, under a seeded policy.
+
+        PTX ISA 9.7.13.15.16: `try_wait` may return false after a time that the system chooses.
+        """
+        return isinstance(self.completion, int) and self._random.random() < _GIVE_UP
 
     def _perform(self, operation: Operation) -> None:
         if operation.done:

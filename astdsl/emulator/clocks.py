@@ -120,11 +120,7 @@ class Clocks:
 
     def warps(self, lanes: Lanes) -> tuple[Array, Array]:
         """Return the block and the warp in it of every lane."""
-        return self.warps_of(self._m.block_of[lanes.sel], self._m.thread_of[lanes.sel])
-
-    def warps_of(self, rows: Array, threads: Array) -> tuple[Array, Array]:
-        """Return the block and the warp in it of threads of the blocks `rows`."""
-        return rows, threads >> 5
+        return self._m.block_of[lanes.sel], self._m.thread_of[lanes.sel] >> 5
 
     def actors(self, rows: Array, warps: Array) -> Array:
         """Return the numbers of warps of blocks among the actors of their clusters."""
@@ -196,15 +192,11 @@ class Clocks:
         known: Array = np.where(self.mask(lanes)[:, :, None], self.known, _ALWAYS).min(axis=1)
         return known[rows]
 
-    def untold(self, lanes: Lanes) -> Array:
-        """Return up to when lanes that signal tell of the past of their warps, [blocks, warps]."""
-        return self.meetings.untold(lanes)
-
-    def past(self, who: Who, own: Array | None = None) -> Array:
-        """Return what warps know and did, up to now, or up to times given for all warps."""
+    def past(self, who: Who) -> Array:
+        """Return what warps know and did, up to now."""
         mine: Array = self.known[who]
         at = np.arange(len(mine)), self.actors(*who)
-        mine[at] = self.now if own is None else own[who]
+        mine[at] = self.now
         return mine
 
     def fence(self, lanes: Lanes, scope: int) -> None:
@@ -213,7 +205,8 @@ class Clocks:
         for width in range(scope + 1):
             if width in self._seen:
                 self.known[who] = np.maximum(self.known[who], self._seen[width][who])
-        past = self.past(who, self.untold(lanes))
+        self.meetings.tell(lanes)
+        past = self.past(who)
         for width in range(scope + 1):
             self._released.setdefault(width, np.zeros_like(self.known))[who] = past
 
@@ -257,13 +250,10 @@ class BlockClocks(Clocks):
     def __init__(self, m: Machine, *, start: int = 0, n_ended: int = 0) -> None:
         super().__init__(m, reach=m.n_blocks, n_warps=1, start=start, n_ended=n_ended)
 
-    def warps_of(self, rows: Array, threads: Array) -> tuple[Array, Array]:
-        """Return the blocks, and their one actor."""
-        return rows, np.zeros_like(rows)
-
-    def untold(self, lanes: Lanes) -> Array:
-        """Return the present time: whichever of its lanes signals, a block's past is told."""
-        return np.full(self.known.shape[:2], self.now, np.int32)
+    def warps(self, lanes: Lanes) -> tuple[Array, Array]:
+        """Return the block of every lane, and its one actor."""
+        blocks = self._m.block_of[lanes.sel]
+        return blocks, np.zeros_like(blocks)
 
 
 class Channel:
@@ -296,7 +286,6 @@ class Channel:
         columns: Array,
         *,
         relaxed: int | None = None,
-        own: Array | None = None,
     ) -> None:
         """Add what warps know, and their own past, to the objects at which they arrive.
 
@@ -305,7 +294,7 @@ class Channel:
         self._reach(columns)
         who, objects = self._distinct(who, (rows, columns))
         clocks = self._clocks
-        given = clocks.past(who, own) if relaxed is None else clocks.released(who, relaxed)
+        given = clocks.past(who) if relaxed is None else clocks.released(who, relaxed)
         if given is not None:
             np.maximum.at(self._held, objects, given)
         if relaxed is None:
@@ -340,6 +329,12 @@ class Channel:
             if name:
                 held = self._relayed.setdefault(name, np.zeros_like(self._held))
             held[0, columns, first : first + vectors.shape[1]] = vectors
+
+    def heard(self, who: Who, rows: Array, columns: Array) -> Array:
+        """Return up to when objects tell warps of themselves."""
+        self._reach(columns)
+        found: Array = self._held[rows, columns, self._clocks.actors(*who)]
+        return found
 
     def give_async(self, rows: Array, columns: Array) -> None:
         """Add that the async proxy has come to now: an operation has completed there."""

@@ -24,24 +24,28 @@ from astdsl.emulator.ended_blocks import EndedBlocks
 from astdsl.emulator.global_accesses import Access, Read, elements, of_copy
 from astdsl.emulator.global_proxies import GlobalProxies, Past
 from astdsl.emulator.issues import Issue
-from astdsl.emulator.lanes import Lanes
+from astdsl.emulator.lanes import WARP_THREADS
 from astdsl.emulator.ledger import Ledger
 from astdsl.emulator.map_changes import MapChanges
 from astdsl.emulator.stamps import (
     BLOCK_SHIFT,
     BY_COPY,
     ELSEWHERE,
+    LANE_SHIFT,
+    LANES,
     READ,
     TIME_SHIFT,
     WRITTEN,
     Stamps,
     block_of,
+    lane_of,
     warp_of,
 )
 
 if TYPE_CHECKING:
     from astdsl.emulator.copies import Transfer
     from astdsl.emulator.global_memory import Allocation
+    from astdsl.emulator.lanes import Lanes
     from astdsl.emulator.machine import Machine
     from astdsl.emulator.scalars import Array, BoolArray
 
@@ -56,7 +60,7 @@ LOG_BYTES = 1 << 26
 # What a read in the log takes, in units of its addresses: they and who read, at most.
 _LOGGED = 2
 # Of a stamp: its block and warp.
-_MAKER = (1 << TIME_SHIFT) - 1 & ~BY_COPY
+_MAKER = (1 << TIME_SHIFT) - 1 & ~(BY_COPY | LANES)
 _APART = (
     "the blocks of a launch run in any order: make two launches of it, or let one block wait for "
     "the other by a release and an acquire at one word"
@@ -133,8 +137,8 @@ class GlobalRaces:
             self.maps.remember(self._ended.released)
         index, places = m.launch.index, self.clocks.places
         self._epochs.append(_Epoch(first_block, first_time, index, places))
-        warps = m.thread_of.astype(np.int64) >> 5
-        self._who = (m.block_of + first_block) << BLOCK_SHIFT | warps
+        warps, lanes = np.divmod(m.thread_of.astype(np.int64), WARP_THREADS)
+        self._who = (m.block_of + first_block) << BLOCK_SHIFT | lanes << LANE_SHIFT | warps
         self._copiers = self._who | BY_COPY
         return self._ledger
 
@@ -199,6 +203,7 @@ class GlobalRaces:
         if allocation.read_only:
             return
         self._read(self._access(m, lanes, allocation, addresses, width))
+        self.clocks.meetings.access(lanes, writes=False)
 
     def write(
         self, m: Machine, lanes: Lanes, allocation: Allocation, addresses: Array, values: Array
@@ -208,6 +213,7 @@ class GlobalRaces:
         access = self._access(m, lanes, allocation, addresses, width)
         access.values, access.writes = values, True
         self._write(access)
+        self.clocks.meetings.access(lanes, writes=True)
 
     def copy_in(self, transfer: Transfer) -> None:
         """Check and note what an asynchronous copy that is issued will read."""
@@ -245,7 +251,6 @@ class GlobalRaces:
         if low in self._lost or (access.past is not None and not self._alone):
             return
         made = access.who | self._tick() << TIME_SHIFT
-        self._meet_later(access)
         read = Read(access.addresses, access.width, made, access.scope)
         if any((low, scope) in self._stamps for scope in _SCOPES):
             self._note_read(access.allocation, read)
@@ -317,7 +322,16 @@ class GlobalRaces:
         actors, ended = self._actors(found, rows)
         mine = np.minimum(m.thread_of[access.lanes] >> 5, clocks.n_warps - 1)
         known = clocks.known[rows[:, None], mine[:, None], actors]
-        late: BoolArray = (found >> TIME_SHIFT) - self._zero > known
+        times = (found >> TIME_SHIFT) - self._zero
+        late: BoolArray = times > known
+        if isinstance(clocks, BlockClocks):
+            untold = np.zeros(found.shape, np.bool_)
+        else:
+            made = times, actors, lane_of(found)
+            untold = clocks.meetings.untold(rows[:, None], made, known, writes=kind == WRITTEN)
+            untold &= ~ended & ((found & BY_COPY) == 0)
+            untold &= _maker(found) != _maker(access.who)[:, None]
+        late |= untold
         if kind != WRITTEN:
             # Who waits for a copy knows of its bytes, and not of the warp that issued it.
             late &= (found & BY_COPY) == 0
@@ -343,7 +357,7 @@ class GlobalRaces:
         times = (found >> TIME_SHIFT) - self._zero
         if written_by_copy:
             for time, lanes in self.proxies.unawaited(times[by_copy], past):
-                bad |= by_copy & (times == time) & np.isin(found & _MAKER, self._who[lanes])
+                bad |= by_copy & (times == time) & np.isin(_maker(found), _maker(self._who[lanes]))
         if past is not None:
             if bad.any():
                 late = self._unordered(access, found, kind)
@@ -398,11 +412,6 @@ class GlobalRaces:
     def _tick(self) -> int:
         return self._zero + self.clocks.tick()
 
-    def _meet_later(self, access: Access) -> None:
-        """Note that lanes have accessed memory themselves, which another lane may not tell of."""
-        if access.past is None:
-            self.clocks.meetings.access(Lanes.listed(access.lanes))
-
     def _keep(self, low: int, read: Read) -> None:
         """Keep a read of what nothing has written yet; it may be that nothing ever does."""
         kept = self._log.setdefault(low, deque())
@@ -423,7 +432,6 @@ class GlobalRaces:
             return
         time = self._tick()
         made = access.who | time << TIME_SHIFT
-        self._meet_later(access)
         if access.written is not None:
             self.proxies.write(time - self._zero, access.written)
         at = stamps.places(access.addresses, access.width)
@@ -440,6 +448,8 @@ class GlobalRaces:
         if not (won != made[:, None]).any():
             return
         lost = np.flatnonzero((owner(won) != owner(made)[:, None]).any(axis=1))
+        if not len(lost):
+            return
         reached, last = np.unique(access.addresses[::-1], return_index=True)
         at = np.searchsorted(reached, access.addresses[lost])
         winners = len(made) - 1 - last[at]

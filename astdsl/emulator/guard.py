@@ -125,6 +125,7 @@ class SharedGuard:
     def arrive(self, lanes: Lanes, numbers: Array, completed: Array | bool) -> None:
         """Note that warps arrive at block barriers; some of them may have completed a phase."""
         self._phases.arrive(lanes, numbers, completed)
+        self._tell(lanes)
         for ledger in self._ledgers:
             who = ledger.clocks.warps(lanes)
             ledger.block_barriers.give(who, who[0], numbers)
@@ -138,6 +139,8 @@ class SharedGuard:
 
     def arrive_cluster(self, lanes: Lanes, *, relaxed: int | None = None) -> None:
         """Note that warps arrive at the barriers of their clusters."""
+        if relaxed is None:
+            self._tell(lanes)
         for ledger in self._ledgers:
             who = ledger.clocks.warps(lanes)
             clusters = who[0] // self._m.launch.cluster_size
@@ -166,15 +169,20 @@ class SharedGuard:
         if self._ends is not None:
             self._ends.note(lanes, rows, columns)
         self._farewells_note(lanes, rows)
+        if relaxed is None:
+            self._tell(lanes)
         for ledger in self._ledgers:
-            who, own = ledger.clocks.warps(lanes), ledger.clocks.untold(lanes)
-            ledger.mbarriers.give(who, rows, columns, relaxed=relaxed, own=own)
+            ledger.mbarriers.give(ledger.clocks.warps(lanes), rows, columns, relaxed=relaxed)
         if relaxed is not None:
             # What is ordered, though no memory is, the clocks do not know.
             self._overtaken = None
         if self._overtaken is not None:
             self._overtaken.arrive(lanes, rows, columns)
             self._overtaken.check(lanes, rows, columns, offsets)
+
+    def touch_mbarrier(self, lanes: Lanes, rows: Array, offsets: Array) -> None:
+        """Check that mbarriers have been made, as lanes that ask and learn nothing see it."""
+        self.races.touch(lanes, rows, offsets, BARRIER_BYTES)
 
     def pass_mbarrier(
         self, lanes: Lanes, rows: Array, offsets: Array, *, relaxed: int | None = None
@@ -187,25 +195,34 @@ class SharedGuard:
         if self._unacquired is not None and relaxed is None:
             self._unacquired.acquire(rows, columns)
         for ledger in self._ledgers:
-            ledger.mbarriers.take(ledger.clocks.warps(lanes), rows, columns, relaxed=relaxed)
-        who = self.clocks.warps(lanes)
+            who = ledger.clocks.warps(lanes)
+            ledger.mbarriers.take(who, rows, columns, relaxed=relaxed)
+            if relaxed is None:
+                ledger.clocks.meetings.hear(lanes, ledger.mbarriers.heard(who, rows, columns))
         if self._overtaken is None or relaxed is not None:
             self._overtaken = None
             self._meet_whole(lanes)
             return
         self.clocks.tick()
         self._meet_whole(lanes)
-        self._overtaken.wait(lanes, rows, columns, self.clocks.meetings.met[who])
+        self._overtaken.wait(
+            lanes, rows, columns, self.clocks.meetings.met[self.clocks.warps(lanes)]
+        )
+
+    def _tell(self, lanes: Lanes) -> None:
+        """Note that lanes signal what they have done."""
+        for ledger in self._ledgers:
+            ledger.clocks.meetings.tell(lanes)
 
     def meet(self, lanes: Lanes) -> None:
         """Note that the lanes of warps have come together."""
         for ledger in self._ledgers:
-            ledger.clocks.meetings.meet(ledger.clocks.warps(lanes))
+            ledger.clocks.meetings.meet(lanes)
 
     def _meet_whole(self, lanes: Lanes) -> None:
         """Note the same for those warps all of whose lanes are there."""
         for ledger in self._ledgers:
-            ledger.clocks.meetings.meet_whole(ledger.clocks.warps(lanes))
+            ledger.clocks.meetings.meet_whole(lanes)
 
     def begin_mbarrier(self, lanes: Lanes, rows: Array, offsets: Array) -> None:
         """Note that lanes make mbarriers, which nobody else may use the memory of."""
@@ -253,6 +270,7 @@ class SharedGuard:
         """Note that what lanes wrote asynchronously is there, and told at mbarriers beside it."""
         self.races.written_late(lanes, *target, size, strong=strong)
         who, columns = self.clocks.warps(lanes), self._barriers.columns(barriers)
+        self.clocks.meetings.tell(lanes)
         self._ledgers[0].mbarriers.tell(who, target[0], columns)
         self._farewells_note(lanes, target[0])
 
@@ -277,7 +295,8 @@ class SharedGuard:
             if reads:
                 ledger.take(who, keys, strength)
             else:
-                ledger.give(who, keys, strength, ledger.clocks.untold(lanes))
+                ledger.clocks.meetings.tell(lanes)
+                ledger.give(who, keys, strength)
 
     # Asynchronous accesses.
 

@@ -50,16 +50,13 @@ class Ledger:
         self._columns: dict[int, int] = {}
         self._n_blocks, self._size = m.n_blocks, m.launch.cluster_size
 
-    def give(self, who: Who, keys: Array, strength: Strength, own: Array) -> None:
-        """Note that warps write words (`word_keys`) which others may wait for.
-
-        Those learn of the past of the warps up to the times `own`, [blocks, warps].
-        """
+    def give(self, who: Who, keys: Array, strength: Strength) -> None:
+        """Note that warps write words (`word_keys`) which others may wait for."""
         for scope in range(strength.scope + 1):
             relaxed = None if strength.releases else scope
             if relaxed is None or self.clocks.has_released(scope):
                 columns = self._column(self._grouped(keys, who[0], scope))
-                self._words.give(who, columns * 0, columns, relaxed=relaxed, own=own)
+                self._words.give(who, columns * 0, columns, relaxed=relaxed)
 
     def take(self, who: Who, keys: Array, strength: Strength) -> None:
         """Note that warps have read words which others wrote."""

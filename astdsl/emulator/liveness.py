@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from astdsl.emulator.registers import Place
 from astdsl.emulator.syntax import Function, Instruction, Symbol
 
-__all__ = ["Flow", "successors", "unwritten"]
+__all__ = ["Flow", "successors", "unread", "unwritten"]
 
 _ENDS = frozenset({"bra", "brx", "ret", "exit", "trap"})
 
@@ -45,6 +45,22 @@ def unwritten(function: Function, flows: Sequence[Flow]) -> list[Place]:
             if found != live[pc]:
                 live[pc], changed = found, True
     return [place for place, bit in bits.items() if live[0] & bit]
+
+
+def unread(function: Function, pc: int, place: Place, flows: Sequence[Flow]) -> bool:
+    """Say whether nothing reads a register after the instruction at `pc` has written it."""
+    seen: set[int] = set()
+    left = successors(function, pc)
+    while left:
+        at = left.pop()
+        if at in seen or at >= len(function.instructions):
+            continue
+        seen.add(at)
+        if place in flows[at].reads:
+            return False
+        if place not in flows[at].writes:
+            left += successors(function, at)
+    return True
 
 
 def _places(flows: Iterable[Flow]) -> list[Place]:

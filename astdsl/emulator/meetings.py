@@ -1,7 +1,8 @@
-"""When the lanes of each warp accessed memory last, signalled last, and came together last.
+"""When the lanes of each warp accessed memory, told others of it, and came together last.
 
-What one lane signals tells of its own past, and of the other lanes' only up to when they met.
-Invariant: a lane that has signalled anything since its last access counts as told of.
+What one lane signals tells of its own past, and of the other lanes' only up to when they met or
+told themselves. Invariant: of each lane the accesses since it told last, and those between the two
+times before, are known apart; what is older counts as told.
 Source: PTX ISA 9.7.13.2 "bar.warp.sync" (it orders memory accesses among the threads that take
 part), 8.9.3 "Synchronizes-with".
 """
@@ -15,12 +16,15 @@ import numpy as np
 from astdsl.emulator.lanes import WARP_THREADS
 
 if TYPE_CHECKING:
-    from astdsl.emulator.clocks import Clocks, Who
+    from astdsl.emulator.clocks import Clocks
     from astdsl.emulator.lanes import Lanes
     from astdsl.emulator.machine import Machine
-    from astdsl.emulator.scalars import Array
+    from astdsl.emulator.scalars import Array, BoolArray
 
 __all__ = ["Meetings"]
+
+# Later than all that is known of anybody.
+_NEVER = (1 << 31) - 1
 
 
 class Meetings:
@@ -28,33 +32,84 @@ class Meetings:
 
     def __init__(self, m: Machine, clocks: Clocks) -> None:
         self._m, self._clocks = m, clocks
-        # Of warps, [blocks, warps].
+        # When the lanes of warps met, [blocks, warps].
         self.met = np.zeros(clocks.known.shape[:2], np.int32)
-        self._accessed = np.zeros(m.n_lanes, np.int32)
-        self._signalled = np.zeros(m.n_lanes, np.int32)
+        # Of each lane its first read, and its first write, since it told last, and the same of the
+        # time before, [kinds, lanes].
+        self._begun = np.full((2, m.n_lanes), _NEVER, np.int32)
+        self._begun_before = np.full((2, m.n_lanes), _NEVER, np.int32)
+        self._told = np.zeros((2, m.n_lanes), np.int32)
+        self._last_told = 0
+        # Up to when it has learnt of its own warp through what that has told.
+        self.heard = np.zeros(m.n_lanes, np.int32)
 
-    def access(self, lanes: Lanes) -> None:
+    def access(self, lanes: Lanes, *, writes: bool) -> None:
         """Note that lanes access memory now."""
-        self._accessed[lanes.sel] = self._clocks.now
+        kind = self._begun[int(writes)]
+        begun = kind[lanes.sel]
+        if lanes.contiguous:
+            np.minimum(begun, self._clocks.now, out=begun)
+        else:
+            kind[lanes.sel] = np.minimum(begun, self._clocks.now)
 
-    def meet(self, who: Who) -> None:
+    def tell(self, lanes: Lanes) -> None:
+        """Note that lanes signal what they have done: a moment of its own."""
+        sel = lanes.sel
+        begun = self._begun[:, sel]
+        new = begun < _NEVER
+        if new.any():
+            now = self._last_told = self._clocks.tick()
+            self._begun_before[:, sel] = np.where(new, begun, self._begun_before[:, sel])
+            self._told[:, sel] = np.where(new, now, self._told[:, sel])
+            self._begun[:, sel] = _NEVER
+
+    def meet(self, lanes: Lanes) -> None:
         """Note that the lanes of warps have come together: their accesses are ordered."""
-        self.met[who] = self._clocks.now
+        self.tell(lanes)
+        self.met[self._clocks.warps(lanes)] = self._clocks.now
 
-    def meet_whole(self, who: Who) -> None:
-        """Note the same for those warps all of whose lanes are listed."""
+    def meet_whole(self, lanes: Lanes) -> None:
+        """Note the same for those warps all of whose lanes are there."""
+        rows, warps = self._clocks.warps(lanes)
         counts = np.zeros(self.met.shape, np.int64)
-        np.add.at(counts, who, 1)
-        self.met[counts >= WARP_THREADS] = self._clocks.now
+        np.add.at(counts, (rows, warps), 1)
+        whole = counts >= WARP_THREADS
+        self.tell(lanes.where(whole[rows, warps]))
+        self.met[whole] = self._clocks.now
 
-    def untold(self, lanes: Lanes) -> Array:
-        """Return up to when the past of each warp is told by lanes that signal, [blocks, warps]."""
-        m = self._m
-        own = np.full(self.met.shape, self._clocks.now, np.int32)
-        self._signalled[lanes.sel] = self._clocks.now
-        late = self._accessed > self._signalled
-        rows, warps = self._clocks.warps_of(m.block_of[late], m.thread_of[late])
-        behind = self._accessed[late] > self.met[rows, warps]
-        rows, warps = rows[behind], warps[behind]
-        own[rows, warps] = self.met[rows, warps]
-        return own
+    def hear(self, lanes: Lanes, times: Array) -> None:
+        """Note up to when lanes have learnt of their own warps."""
+        self.heard[lanes.sel] = np.maximum(self.heard[lanes.sel], times)
+
+    def may_be_untold(self, time: int, floor: int, *, writes: bool) -> bool:
+        """Say whether a lane has not told of what it read, or wrote, at a time or before.
+
+        Or if it has, then after the time `floor`.
+        """
+        kind = int(writes)
+        if self._begun[kind].min() <= time:
+            return True
+        if self._last_told <= floor:
+            return False
+        late = self._told[kind] > floor
+        return bool((late & (self._begun_before[kind] <= time)).any())
+
+    def untold(
+        self, rows: Array, made: tuple[Array, Array, Array], known: Array | None = None,
+        *, writes: bool,
+    ) -> BoolArray:  # fmt: skip
+        """Say which reads, or writes, of others their lanes have not told of, for blocks `rows`.
+
+        They were `made` at times, by actors, by lanes of those (more than 31: by all). They have
+        told of it too late if that is after the times `known` of the actors.
+        """
+        (times, actors, lanes), n_warps, kind = made, self._clocks.n_warps, int(writes)
+        ranks, warps = np.divmod(actors, n_warps)
+        blocks = rows // self._clocks.reach * self._clocks.reach + ranks
+        one = (lanes < WARP_THREADS) & (actors < self._clocks.first_ended) & (times > 0)
+        threads = warps * WARP_THREADS + lanes
+        at = np.where(one & (threads < self._m.n_threads), threads * self._m.n_blocks + blocks, 0)
+        bad: BoolArray = times >= self._begun[kind][at]
+        if known is not None:
+            bad |= (times >= self._begun_before[kind][at]) & (known < self._told[kind][at])
+        return bad & one

@@ -7,7 +7,7 @@ one PTX text. Functions that the kernel calls follow its own instructions in one
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,7 +16,7 @@ from astdsl.emulator.isa import Control, Execute
 from astdsl.emulator.isa.families import lookup
 from astdsl.emulator.lanes import Lanes
 from astdsl.emulator.layout import Layout, lay_out
-from astdsl.emulator.liveness import Flow, unwritten
+from astdsl.emulator.liveness import Flow, unread, unwritten
 from astdsl.emulator.machine import Fences, Machine
 from astdsl.emulator.native.runs import Budget, NativeCode
 from astdsl.emulator.operands import Operands, Site
@@ -35,8 +35,9 @@ _MARKING = (
     "shfl.", "vote.", "match.", "redux.", "elect.", "mma.", "ldmatrix", "tcgen05.ld", "wgmma.",
     "wmma.",
 )  # fmt: skip
+_ANSWERS = ("mbarrier.try_wait", "mbarrier.test_wait")
 # By which warps of one block wait for each other.
-_BARRIERS = ("bar.", "barrier.", "mbarrier.try_wait", "mbarrier.test_wait")
+_BARRIERS = ("bar.", "barrier.", *_ANSWERS)
 _WAITS_RELAXED = re.compile(r"mbarrier\.t\w+_wait\..*relaxed")
 # `bar` is `barrier` with `.aligned` (PTX ISA 9.7.13.1).
 _ALIGNED = ("bar.sync", "bar.red", "bar.arrive", "bar.cta.")
@@ -67,6 +68,8 @@ class Program:
     ends_mbarriers: bool = False
     waits_relaxed: bool = False
     unwritten: tuple[Place, ...] = ()
+    # Waits whose answer nobody looks at.
+    unread: frozenset[int] = frozenset()
     # By product, what touches its registers on some path from the last fence.
     touches: dict[int, tuple[int, ...]] = field(default_factory=dict)
     native: NativeCode = field(default_factory=lambda: NativeCode((), Budget()))
@@ -114,7 +117,9 @@ def prepare(module: Module, kernel: str) -> Program:
             prepared.append(Operands(instruction, site))
             _append(program, prepared[-1])
     _cut(program)
-    program.unwritten = _unwritten(program, prepared)
+    flows = _flows(prepared)
+    program.unwritten = _unwritten(program, prepared, flows)
+    program.unread = frozenset(_unread(program, prepared, flows))
     program.native = NativeCode(prepared, Budget(), watch(program, prepared))
     program.fences = Fences(
         _has(program, "tcgen05.fence"),
@@ -195,13 +200,29 @@ def _meets_other_blocks(ops: Operands) -> bool:
     return base in ("atom", "red") or (base == "ld" and flags)
 
 
-def _unwritten(program: Program, prepared: list[Operands]) -> tuple[Place, ...]:
+def _flows(prepared: list[Operands]) -> list[Flow]:
+    found = []
+    for ops in prepared:
+        surely = ops.writes if ops.instruction.predicate is None else ()
+        found.append(Flow(frozenset(_read_by(ops)), frozenset(surely)))
+    return found
+
+
+def _unread(program: Program, prepared: list[Operands], flows: list[Flow]) -> Iterator[int]:
+    """Yield the waits for mbarriers whose answer nothing reads."""
+    for function in program.layout.functions:
+        start = program.layout.starts[function.name]
+        own = flows[start : start + len(function.instructions)]
+        opcodes = [instruction.opcode for instruction in function.instructions]
+        for pc in [pc for pc, opcode in enumerate(opcodes) if opcode.startswith(_ANSWERS)]:
+            if all(unread(function, pc, place, own) for place in prepared[start + pc].writes):
+                yield start + pc
+
+
+def _unwritten(program: Program, prepared: list[Operands], flows: list[Flow]) -> tuple[Place, ...]:
     """Return the kernel's registers that begin as undefined, as one may read them unwritten."""
     left_alone = _padding(prepared)
-    flows = []
     for pc, ops in enumerate(prepared):
-        surely = ops.writes if ops.instruction.predicate is None else ()
-        flows.append(Flow(frozenset(_read_by(ops)), frozenset(surely)))
         if program.controls[pc] is not None and not ops.instruction.opcode.startswith(_MARKING):
             left_alone.update(ops.writes)
     kernel = program.layout.functions[0]

@@ -91,7 +91,7 @@ class SharedRaces:
         clocks = self._clocks
         floor, async_floors = clocks.floor(lanes)
         for stamps in self._others(strong):
-            if self._is_after(stamps.newest_write, floor, lanes):
+            if self._is_after(stamps.newest_write, floor, lanes, writes=True):
                 place = self._words(rows, offsets, width)
                 self._check(lanes, place, stamps.written, stamps.writer)
         if self._newest_copy > async_floors[BY_MBARRIER]:
@@ -99,7 +99,7 @@ class SharedRaces:
             self._check_async(lanes, rows, offsets, self._known(lanes), what)
         mine = self._own(strong)
         mine.newest_read = clocks.tick()
-        self._meetings.access(lanes)
+        self._meetings.access(lanes, writes=False)
         made = clocks.stamps(*clocks.warps(lanes))
         self._stamp(mine.read, rows, offsets, width, made)
         self._stamp(mine.reader, rows, offsets, width, self._lane_numbers(lanes))
@@ -114,7 +114,7 @@ class SharedRaces:
         clocks = self._clocks
         mine = self._own(strong)
         mine.newest_write = clocks.tick()
-        self._meetings.access(lanes)
+        self._meetings.access(lanes, writes=True)
         made = clocks.stamps(*clocks.warps(lanes))
         self._stamp(mine.written, rows, offsets, width, made)
         self._stamp_writers(mine.writer, lanes, rows, offsets, width)
@@ -133,12 +133,12 @@ class SharedRaces:
         floor, async_floors = self._clocks.floor(lanes)
         chunks = self._chunk(rows, offsets)
         for stamps in self._others(strong):
-            if self._is_after(stamps.newest_read, floor, lanes) and self._is_any_after(
-                self._loaded, chunks, floor, lanes
+            if self._is_after(stamps.newest_read, floor, lanes, writes=False) and (
+                self._is_any_after(self._loaded, chunks, floor, lanes, writes=False)
             ):
                 place = self._words(rows, offsets, width)
-                self._check(lanes, place, stamps.read, stamps.reader)
-            if not self._is_after(stamps.newest_write, floor, lanes):
+                self._check(lanes, place, stamps.read, stamps.reader, writes=False)
+            if not self._is_after(stamps.newest_write, floor, lanes, writes=True):
                 continue
             if makes:
                 self._check(lanes, self._words(rows, offsets, width), stamps.written, stamps.writer)
@@ -183,7 +183,7 @@ class SharedRaces:
         self._stamp(mine.written, rows, offsets, width, made)
         self._stamp_writers(mine.writer, lanes, rows, offsets, width)
         self.stored.reshape(-1)[self._chunk(rows, offsets)] = made
-        self._meetings.access(lanes)
+        self._meetings.access(lanes, writes=True)
 
     def _stamp_writers(
         self, writers: Array, lanes: Lanes, rows: Array, offsets: Array, width: int
@@ -211,9 +211,9 @@ class SharedRaces:
         numbers: Array = (self._m.thread_of[lanes.sel] & 31).astype(np.uint8)
         return numbers
 
-    def _is_after(self, time: int, floor: int, lanes: Lanes) -> bool:
-        """Say whether something may not be ordered before what lanes do now."""
-        if time > floor:
+    def _is_after(self, time: int, floor: int, lanes: Lanes, *, writes: bool) -> bool:
+        """Say whether reads, or writes, may not be ordered before what lanes do now."""
+        if time > floor or self._meetings.may_be_untold(time, floor, writes=writes):
             return True
         met = self._meetings.met
         if lanes.contiguous:
@@ -221,13 +221,15 @@ class SharedRaces:
             return bool(time > met[:, span.start // width : (span.stop - 1) // width + 1].min())
         return bool(time > met[self._clocks.warps(lanes)].min())
 
-    def _is_any_after(self, times: Array, chunks: Array, floor: int, lanes: Lanes) -> bool:
+    def _is_any_after(
+        self, times: Array, chunks: Array, floor: int, lanes: Lanes, *, writes: bool
+    ) -> bool:
         """Say the same of the last accesses of chunks, which most writes find untouched."""
         newest = int(times.reshape(-1)[chunks].max(initial=0)) // self._clocks.n_actors
-        return self._is_after(newest, floor, lanes)
+        return self._is_after(newest, floor, lanes, writes=writes)
 
     def _may_be_written(self, chunks: Array, floor: int, lanes: Lanes) -> bool:
-        if self._is_any_after(self.stored, chunks, floor, lanes):
+        if self._is_any_after(self.stored, chunks, floor, lanes, writes=True):
             return True
         return bool(self._has_object.reshape(-1)[chunks].any())
 
@@ -325,6 +327,23 @@ class SharedRaces:
             stamps = times[index]
             if stamps.any():
                 bad |= clocks.unordered(stamps, known)
+                if times is self.stored:
+                    bad |= self._untold(lanes, index, stamps)
+        return bad
+
+    def _untold(self, lanes: Lanes, index: Index, stamps: Array) -> BoolArray:
+        """Say which chunks lanes of other warps have written, and not told of."""
+        clocks, shape = self._clocks, (*self.stored.shape, self._words_per_chunk)
+        newest = int(stamps.max()) // clocks.n_actors
+        if not self._meetings.may_be_untold(newest, clocks.now, writes=True):
+            return np.zeros(stamps.shape, np.bool_)
+        written = self._weak.written.reshape(shape)[index]
+        time, actor = np.divmod(written, clocks.n_actors)
+        by_lane = self._weak.writer.reshape(shape)[index].astype(np.int64)
+        rows = self._rows(index).reshape(-1, *(1,) * (written.ndim - 1))
+        found = self._meetings.untold(rows, (time, actor, by_lane), writes=True)
+        found &= ~np.isin(actor, clocks.actors(*clocks.warps(lanes)))
+        bad: BoolArray = np.logical_or.reduce(found, axis=-1)
         return bad
 
     def maker(self, row: int, offset: int) -> str:
@@ -340,8 +359,11 @@ class SharedRaces:
             known = self._clocks.known[rows[some], warps[some]]
             found = self._unknown(known.min(axis=0), row, offset, writes) if some.any() else []
             if found:
-                break
-        return max(found)[1]
+                return max(found)[1]
+        # One lane of a warp that has told of its other lanes has not told of this.
+        time, actor = divmod(int(self.stored[row, offset // CHUNK_BYTES]), self._clocks.n_actors)
+        who, place = self._clocks.place_of(row, actor), self._clocks.place_text(time)
+        return f"{who} writes it ({place})"
 
     def _unknown(self, known: Array, row: int, offset: int, writes: bool) -> list[tuple[int, str]]:
         """Return what is not known of the last accesses of a byte's chunk: when and what."""
@@ -398,10 +420,10 @@ class SharedRaces:
     # Reports.
 
     def _check(
-        self, lanes: Lanes, place: Index, stamps: Array, by_lane: Array, *, shown: bool = False,
-        where: BoolArray | None = None,
+        self, lanes: Lanes, place: Index, stamps: Array, by_lane: Array, *, writes: bool = True,
+        shown: bool = False, where: BoolArray | None = None,
     ) -> None:  # fmt: skip
-        """Fault if accesses, stamped at a place, are not ordered before those of lanes now.
+        """Fault if writes, or reads, stamped at a place, are not ordered before what lanes do now.
 
         With `shown` it is enough that a fence has let others see them, which met at the barrier of
         the cluster since: objects that were made. `where` says which words count.
@@ -412,15 +434,14 @@ class SharedRaces:
         known = np.take_along_axis(self._clocks.known[rows, warps], actor, axis=1)
         if shown:
             known = np.maximum(known, np.take_along_axis(self._met_shown[rows], actor, axis=1))
-        bad = time > known
         own = actor == self._clocks.actors(rows, warps)[:, None]
-        lane, other = self._lane_numbers(lanes)[:, None], by_lane[place]
-        bad |= (
-            own
-            & (time > self._meetings.met[rows, warps][:, None])
-            & (other != lane)
-            & (other != _EVERY_LANE)
-        )
+        lane, other = self._lane_numbers(lanes)[:, None], by_lane[place].astype(np.int64)
+        # Of its own warp a lane knows what came before they met, or what it has been told.
+        met = np.maximum(self._meetings.met[rows, warps], self._meetings.heard[lanes.sel])
+        known = np.where(own, met[:, None], known)
+        untold = self._meetings.untold(rows[:, None], (time, actor, other), known, writes=writes)
+        bad = (time > known) | (untold & (time > self._meetings.met[rows, warps][:, None] * own))
+        bad &= ~own | ((other != lane) & (other != _EVERY_LANE))
         if where is not None:
             bad &= where
         if bad.any():

@@ -1,8 +1,8 @@
 """Stamps of the last accesses of an allocation: when, and by which warp of which block.
 
-A stamp is one number: the time, the block's number in the launch, whether an asynchronous copy
-made it, and the warp; 0 is none.  Invariant: granules are no wider than any access that was noted,
-so that every access covers whole ones.
+A stamp is one number: the time, the block's number in the launch, the lane, whether an asynchronous
+copy made it, and the warp; 0 is none.  Invariant: granules are no wider than any access that was
+noted, so that every access covers whole ones.
 """
 
 from __future__ import annotations
@@ -12,16 +12,20 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from astdsl.emulator.lanes import WARP_THREADS
+
 if TYPE_CHECKING:
     from astdsl.emulator.scalars import Array
 
 __all__ = [
-    "BLOCK_SHIFT", "BY_COPY", "ELSEWHERE", "READ", "TIME_SHIFT", "WRITTEN", "Stamps", "block_of",
-    "warp_of",
+    "BLOCK_SHIFT", "BY_COPY", "ELSEWHERE", "LANES", "LANE_SHIFT", "READ", "TIME_SHIFT", "WRITTEN",
+    "Stamps", "block_of", "lane_of", "warp_of",
 ]  # fmt: skip
 
-TIME_SHIFT = 32
-BLOCK_SHIFT = 6
+TIME_SHIFT = 36
+BLOCK_SHIFT = 11
+LANE_SHIFT = 6
+LANES = WARP_THREADS - 1 << LANE_SHIFT
 BY_COPY = 1 << 5
 _BLOCKS = (1 << (TIME_SHIFT - BLOCK_SHIFT)) - 1
 # The last write, the last read, and the last read by another cluster than that.
@@ -37,6 +41,11 @@ def block_of(stamps: Any) -> Any:
 def warp_of(stamps: Any) -> Any:
     """Return the numbers of the warps, in their blocks, that made stamps."""
     return stamps & (BY_COPY - 1)
+
+
+def lane_of(stamps: Any) -> Any:
+    """Return the numbers of the lanes, in their warps, that made stamps."""
+    return (stamps & LANES) >> LANE_SHIFT
 
 
 class Stamps:

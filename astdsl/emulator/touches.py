@@ -79,7 +79,7 @@ def watch(program: Program, prepared: Sequence[Operands]) -> frozenset[int]:
     watched = frozenset(at for each in program.touches.values() for at in each)
     for pc in watched:
         for steps in (program.steps, program.tracked, program.controls):
-            steps[pc] = _noting(steps[pc])  # type: ignore[call-overload]
+            steps[pc] = _noting(steps[pc])
     return watched
 
 

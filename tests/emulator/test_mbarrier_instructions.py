@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from astdsl.emulator import run
+from astdsl.emulator import DeviceFault, run
 from astdsl.emulator.asynchronous import Completion
 from tests.emulator.asm import faulting, kernel, wait
 
@@ -25,12 +25,17 @@ BEGIN = """
 
 
 def launch(
-    body: str, count: int = 64, threads: int = 64, completion: Completion = "late", grid: int = 1
+    body: str,
+    count: int = 64,
+    threads: int = 64,
+    completion: Completion = "late",
+    grid: int = 1,
+    order: Any = "min-pc",
 ) -> NDArray[Any]:
     """Run a body after making one barrier; return what each thread stored."""
     out = np.zeros(threads, np.uint32)
     ptx = kernel(BEGIN.format(count=count) + body, ["u64"], shared_bytes=64)
-    run(ptx, "k", (grid,), (threads,), [out], completion=completion)
+    run(ptx, "k", (grid,), (threads,), [out], completion=completion, order=order)
     return out
 
 
@@ -189,3 +194,41 @@ def test_the_state_of_another_arrival_has_no_count() -> None:
 @pytest.mark.parametrize("word", ["noComplete.expect_tx", "shared::gpu"])
 def test_forms_that_are_not_modelled_are_refused_before_the_run(word: str) -> None:
     fault("E201", f"mbarrier.arrive.{word}.b64 %d2, [%r1];")
+
+
+# One thread writes a word and arrives; the others ask, and read it.
+ASKED = """
+  @%p0 st.shared.u32 [%r1 + 16], 0; bar.sync 1; setp.ne.u32 %p2, %r0, 32; @%p2 bra ASK;
+  st.shared.u32 [%r1 + 16], 5;
+  mbarrier.arrive.shared::cta.b64 _, [%r1];
+ASK: {ask}
+  ld.shared.u32 %r2, [%r1 + 16]; st.global.u32 [%d0], %r2;
+"""
+ONCE = "mbarrier.{wait}.parity.shared::cta.b64 {answer}, [%r1], 0;"
+SCHEDULES = [("late", "max-pc"), ("early", "round-robin"), (1, "max-pc"), (2, 3)]
+
+
+@pytest.mark.parametrize(("completion", "order"), SCHEDULES)
+@pytest.mark.parametrize("answer", ["%p1", "_"])
+@pytest.mark.parametrize("which", ["try_wait", "test_wait"])
+def test_who_does_not_look_at_the_answer_has_not_waited(
+    which: str, answer: str, completion: Completion, order: Any
+) -> None:
+    ask = ONCE.format(wait=which, answer=answer)
+    fault("E232", ASKED.format(ask=ask), count=1, completion=completion, order=order)
+    seen = ONCE.format(wait=which, answer="%p1") + "@!%p1 bra W;"
+    whole = launch(ASKED.format(ask="W:" + seen), count=1, completion=completion, order=order)
+    assert (whole == 5).all()
+
+
+def test_a_wait_may_give_up_at_random() -> None:
+    """Code after an answer that is false is executed under some seed, and its fault is found."""
+    ask = ONCE.format(wait="try_wait", answer="%p1") + "@%p1 bra GO; bra GO; GO:"
+    found = set()
+    for seed in range(8):
+        try:
+            launch(ASKED.format(ask=ask), count=1, completion=seed, order="max-pc")
+        except DeviceFault as error:
+            found.add(error.code)
+    assert found == {"E232"}
+    launch(ASKED.format(ask=ask), count=1, order="max-pc")

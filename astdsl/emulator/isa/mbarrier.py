@@ -1,7 +1,8 @@
 """mbarrier instructions and the fences that go with them (PTX ISA 9.7.13.15, 9.7.13.4).
 
 Invariant: `try_wait` blocks its lanes until the phase completes, so that a deadlock is found
-exactly; `test_wait` never blocks.
+exactly, but where completions are drawn from a seed it may give up now and then, as the hardware
+does; `test_wait` never blocks. Who does not look at the answer has learnt nothing by either.
 """
 
 from __future__ import annotations
@@ -11,7 +12,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from astdsl.emulator import lanes as lane_sets
 from astdsl.emulator.clocks import scope_number
 from astdsl.emulator.convergence import first_threads
 from astdsl.emulator.deadlock import Polls
@@ -241,6 +241,11 @@ class _Tester:
         wanted = one_a_lane(self.phase(m, lanes), lanes.n)
         return self._text(m, int(rows[0]), int(offsets[0]), int(wanted[0]))
 
+    def touch(self, m: Machine, lanes: Lanes) -> None:
+        """Ask without looking at the answer."""
+        if m.guard is not None:
+            m.guard.touch_mbarrier(lanes, *self.place(m, lanes))
+
     def note(self, m: Machine, question: _Question, vain: BoolArray) -> None:
         """Keep what some of the lanes ask in vain, for reports of deadlocks."""
         lanes, some, *asked = question
@@ -288,6 +293,9 @@ def prepare_test_wait(ops: Operands) -> Execute:
 
     def execute(m: Machine, lanes: Lanes) -> None:
         question = tester.ask(m, lanes)
+        if m.pc in m.program.unread:
+            tester.touch(m, lanes)
+            return
         passed = tester.answer(m, question)
         write(m, lanes, passed)
         if any_of(passed):
@@ -301,7 +309,10 @@ def prepare_test_wait(ops: Operands) -> Execute:
 
 @controls("mbarrier.try_wait")
 def prepare_try_wait(ops: Operands) -> Control:
-    """`mbarrier.try_wait{.parity}.b64 p, [addr], phase{, hint}`: wait; the answer is true."""
+    """`mbarrier.try_wait{.parity}.b64 p, [addr], phase{, hint}`: wait; the answer is mostly true.
+
+    It is false where the wait takes too long.
+    """
     tester = _Tester(ops)
     write = ops.destination(ops.args[0], "pred")
 
@@ -318,19 +329,28 @@ def prepare_try_wait(ops: Operands) -> Control:
     condition = Condition(ready, tester.describe, resume, learn, awaits=awaits)
 
     def execute(m: Machine, lanes: Lanes) -> Lanes:
-        passed = tester.answer(m, tester.ask(m, lanes))
+        question = tester.ask(m, lanes)
+        if m.pc in m.program.unread:
+            tester.touch(m, lanes)
+            return lanes
+        passed = tester.answer(m, question)
         if all_of(passed):
             resume(m, lanes)
             learn(m, lanes)
             return lanes
-        if not any_of(passed):
-            m.block(lanes, condition)
-            return lane_sets.NONE
-        m.block(lanes.where(~passed), condition)
+        gives_up = m.asynchronous.may_give_up()
+        waiting = lanes.where(~passed)
+        if gives_up:
+            write(m, waiting, np.False_)
+            tester.note(m, question, ~passed)
+            m.give_way()
+        else:
+            m.block(waiting, condition)
         going = lanes.where(passed)
-        resume(m, going)
-        learn(m, going)
-        return going
+        if going.n:
+            resume(m, going)
+            learn(m, going)
+        return lanes if gives_up else going
 
     return execute
 
