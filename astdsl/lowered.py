@@ -12,7 +12,7 @@ from typing import Any
 from astdsl import backend
 from astdsl.call import Call
 from astdsl.compile import Program
-from astdsl.errors import UnsupportedFeature, axes_in_words
+from astdsl.errors import BadArgument, UnsupportedFeature, axes_in_words, did_you_mean
 from astdsl.ir import ops
 from astdsl.ir.core import Block, Module, walk
 from astdsl.ir.dtypes import f4e2m1
@@ -87,7 +87,12 @@ class Lowered:
         return tuple(map(name_of, STANDARD))
 
     def after(self, name: str) -> str:
-        """Return the typed IR as it is after the pass of this name."""
+        """Return the typed IR as it is after the pass of this name. Raises BadArgument."""
+        if name not in self.passes:
+            raise BadArgument(
+                f"there is no pass `{name}`",
+                help=did_you_mean(name, self.passes) or f"passes are {', '.join(self.passes)}",
+            )
         steps = STANDARD[: self.passes.index(name) + 1]
         return print_module(run_passes(self._program.traced.module, steps))
 

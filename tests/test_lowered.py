@@ -61,6 +61,14 @@ def test_what_is_not_in_this_version_is_refused_by_name() -> None:
         lowered.timeline()
 
 
+def test_a_pass_that_is_not_there_is_refused_with_those_that_are() -> None:
+    lowered = add_of().lower(*arrays(16, 16))
+    with pytest.raises(BadArgument, match="did you mean `fold_constants`"):
+        lowered.after("fold_constant")
+    with pytest.raises(BadArgument, match="passes are fold_constants, "):
+        lowered.after("schedule")
+
+
 def test_a_compiled_kernel_launches_new_sizes_and_refuses_other_classes() -> None:
     add = add_of()
     x, y = arrays(16, 16)

@@ -16,7 +16,7 @@ from astdsl.cli.arguments import add_options, read_arguments
 from astdsl.cli.files import find_kernel
 from astdsl.cli.keep import add_option, keep
 from astdsl.cli.render import Screen
-from astdsl.errors import BadCommand, DeviceUnavailable, did_you_mean
+from astdsl.errors import DeviceUnavailable
 from astdsl.lowered import Lowered
 
 
@@ -68,7 +68,7 @@ def run(options: argparse.Namespace, screen: Screen) -> int:
     if options.keep:
         keep(options.keep, lowered)
     if options.after:
-        _show(screen, lowered, {options.after: _after(lowered, options.after)})
+        _show(screen, lowered, {options.after: lowered.after(options.after)})
         return 0
     chosen = list(STAGES) if options.all else _in_order(options.stages or ["ir"])
     if chosen == ["cubin"] and not screen.is_terminal and not screen.as_json:
@@ -90,16 +90,6 @@ def _text(lowered: Lowered, name: str, is_optional: bool) -> str:
         if not is_optional:
             raise
         return f"{error.message}: {error.help}"
-
-
-def _after(lowered: Lowered, name: str) -> str:
-    found = lowered.passes
-    if name not in found:
-        raise BadCommand(
-            f"there is no pass `{name}`",
-            help=did_you_mean(name, found) or f"passes are {', '.join(found)}",
-        )
-    return lowered.after(name)
 
 
 def _show(screen: Screen, lowered: Lowered, texts: dict[str, str]) -> None:
