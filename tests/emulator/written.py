@@ -409,7 +409,9 @@ END:
 def maps() -> Launch:
     """Change a tensor map in one block for another to use."""
     old, new = np.zeros((4, 8), np.uint32), np.arange(32, dtype=np.uint32).reshape(4, 8) + 1
-    copy, out, flag = np.zeros(16, np.uint64), np.zeros((4, 8), np.uint32), np.zeros(1, np.uint32)
+    room, out, flag = np.zeros(24, np.uint64), np.zeros((4, 8), np.uint32), np.zeros(1, np.uint32)
+    start = -room.ctypes.data % 64 // 8
+    copy = room[start : start + 16]
     text = kernel(MAPS, ["u64", "u64", "u64", "u64", "map"], shared_bytes=1024)
     return Launch(text, 2, 32, [out, new, copy, flag, TensorMap.of(old, (4, 8))], new)
 
