@@ -4,8 +4,8 @@ The standard decorator compiles `__init__`, `__eq__`, `__repr__` and others for 
 half a millisecond each: half of the import of a package of small records, most of which a program
 never makes.
 
-Invariant: a class behaves as the standard decorator makes it, once it has an instance; only
-frozen records with slots are not pickled or copied.
+Invariant: a class behaves as the standard decorator makes it, once it has an instance; only that
+a frozen record with slots, which never changes, is its own deep copy.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import inspect
 from collections.abc import Callable
 from dataclasses import field, replace
 from threading import RLock
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 __all__ = ["complete", "dataclass", "field", "replace"]
 
@@ -26,21 +26,51 @@ def _postponed(cls: type | None = None, /, *, slots: bool = False, **options: An
     """Make a dataclass; the options are those of the standard decorator."""
 
     def prepare(plain: type) -> type:
-        made = _with_slots(plain) if slots else plain
+        made = _with_slots(plain, options.get("frozen", False)) if slots else plain
         _postpone(made, plain, options)
         return made
 
     return prepare if cls is None else prepare(cls)
 
 
-def _with_slots(plain: type) -> type:
+def _with_slots(plain: type, is_frozen: bool) -> type:
     """Return a copy of a class that has slots in place of the defaults of its fields."""
     fields = tuple(inspect.get_annotations(plain))
     left_out = {*fields, "__dict__", "__weakref__"}
     names = {name: value for name, value in vars(plain).items() if name not in left_out}
-    made = type(plain)(plain.__name__, plain.__bases__, names | {"__slots__": fields})
+    ours = FROZEN if is_frozen else {}
+    made = type(plain)(plain.__name__, plain.__bases__, {"__slots__": fields} | ours | names)
     made.__qualname__ = plain.__qualname__
     return made
+
+
+def _itself(self: Any, *_: object) -> Any:
+    """Return the deep copy of what never changes."""
+    return self
+
+
+def _reduced(self: Any) -> tuple[Any, ...]:
+    """Return what makes the record again."""
+    fields = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+    return _made_again, (type(self), fields)
+
+
+def _made_again(record: type, fields: dict[str, Any]) -> Any:
+    made: Any = object.__new__(record)
+    for name, value in fields.items():
+        object.__setattr__(made, name, value)
+    return made
+
+
+def _refuse_change(self: Any, name: str, *_: object) -> NoReturn:
+    message = f"cannot assign to field {name!r}: a {type(self).__name__} never changes"
+    raise dataclasses.FrozenInstanceError(message)
+
+
+FROZEN = {
+    "__deepcopy__": _itself, "__reduce__": _reduced,
+    "__setattr__": _refuse_change, "__delattr__": _refuse_change,
+}  # fmt: skip
 
 
 def _postpone(made: type, plain: type, options: dict[str, Any]) -> None:
@@ -79,9 +109,10 @@ def _write(made: type, plain: type, options: dict[str, Any]) -> None:
     dataclasses.dataclass(**options)(plain)
     if plain is made:
         return
-    fields = inspect.get_annotations(plain)
+    # The standard `__setattr__` knows the class without slots only.
+    left_out = {*inspect.get_annotations(plain), "__setattr__", "__delattr__"}
     for name, value in vars(plain).items():
-        if name not in fields and before.get(name, made) is not value:
+        if name not in left_out and before.get(name, made) is not value:
             setattr(made, name, value)
 
 

@@ -1,6 +1,8 @@
 """Records behave as standard dataclasses."""
 
+import copy
 import dataclasses
+import pickle
 from typing import Any
 
 import pytest
@@ -86,3 +88,20 @@ def test_a_match_takes_fields_by_position() -> None:
     match subject:
         case Point(x, y):
             assert (x, y) == (3, 4)
+
+
+def test_a_frozen_record_with_slots_is_copied_and_pickled() -> None:
+    point, kept = Point(1, 5), Unique(3)
+    twin = copy.copy(point)
+    assert twin == point
+    assert twin is not point
+    assert copy.deepcopy([kept])[0] is kept
+    assert pickle.loads(pickle.dumps(point)) == point  # noqa: S301  (made just now)
+
+
+@pytest.mark.parametrize("name", ["x", "other"])
+def test_a_frozen_record_with_slots_says_that_it_does_not_change(name: str) -> None:
+    with pytest.raises(dataclasses.FrozenInstanceError, match=f"'{name}': a Point never changes"):
+        setattr(Point(1), name, 2)
+    with pytest.raises(dataclasses.FrozenInstanceError, match=f"'{name}'"):
+        delattr(Point(1), name)

@@ -58,6 +58,12 @@ def call(session: Session, function: Any, /, *args: Any, **kwargs: Any) -> Any:
         args = tuple(list(x) if type(x) in runs else x for x in args)
         function = method_asked(function, args) or function
     if type(function) is DType:
+        if len(args) != 1 or kwargs:
+            raise fault(
+                TypeMismatch,
+                f"`{function}(x)` converts one value, got {len(args) + len(kwargs)}",
+                help=f"`zeros(shape, {function})` makes a tile, `x.astype({function})` is another",
+            )
         # As in NumPy, a dtype converts what it is called with.
         function = functools.partial(astype, dtype=function)
     if not callable(function) and type(function).__module__.startswith(f"{OURS}."):

@@ -23,7 +23,7 @@ OURS = "astdsl"
 # Whose objects a kernel's text may hold.
 MAKERS = ("astdsl.lang.", "astdsl.kernel", "astdsl.ir.dtypes")
 # Where the front end does for the user's text what Python would.
-FOR_THE_USER = ("astdsl.frontend.", "astdsl.lang.builtins")
+FOR_THE_USER = ("astdsl.frontend.", "astdsl.lang.builtins", "astdsl.records")
 RAISES = frozenset({"RAISE_VARARGS", "RERAISE"})
 KEEPS_NOTHING = (
     "what the package makes keeps no attributes of yours: give the value a name of its own, or "

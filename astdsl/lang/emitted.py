@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 from astdsl.errors import BadPipeline, ShapeMismatch, TypeMismatch
 from astdsl.ir.ops import SEQUENTIAL
 from astdsl.lang.arith import minimum
-from astdsl.lang.block_specs import BlockSpec
+from astdsl.lang.block_specs import BlockSpec, require_function
 from astdsl.lang.blocks import trace_for, trace_pipeline
 from astdsl.lang.control import stages_of
 from astdsl.lang.indices import as_index
@@ -44,7 +44,8 @@ def emit_pipeline(
     takes it last and returns the next one, and the function returns the last one.
     `max_concurrent_steps` is `stages` of `pipeline`. Errors: BadPipeline, TypeMismatch.
     """
-    specs = (*in_specs, *out_specs)
+    require_function(body, "`body` of `emit_pipeline`")
+    specs = (*_specs("in_specs", in_specs), *_specs("out_specs", out_specs))
     counts = grid if isinstance(grid, tuple | list) else (grid,)
     axes = [_range("`grid` of `emit_pipeline`", count) for count in counts]
     stages = stages_of(max_concurrent_steps, "max_concurrent_steps")
@@ -74,6 +75,16 @@ def emit_pipeline(
         "`emit_pipeline(body, grid=..., in_specs=..., out_specs=...)(x, o)` calls it on the refs",
     )
     return run
+
+
+def _specs(name: str, specs: object) -> Sequence[BlockSpec]:
+    if isinstance(specs, tuple | list) and all(isinstance(spec, BlockSpec) for spec in specs):
+        return specs
+    raise fault(
+        TypeMismatch,
+        f"`{name}` of `emit_pipeline` takes a list of `BlockSpec`, got {specs!r}",
+        help=f"one for each array, `{name}=[BlockSpec((64, 64), lambda i: (i, 0))]`",
+    )
 
 
 def _range(what: str, count: Any) -> tuple[Any, Any, Any]:
@@ -174,6 +185,7 @@ class NDLoop:
 
     def __call__(self, body: Callable[..., Any]) -> Any:
         """Run `body(info)` for every step; with a carry, `body(info, carry)`, which returns it."""
+        require_function(body, "what `nd_loop` is given")
         carry = self._carry
 
         def step(number: Any) -> None:

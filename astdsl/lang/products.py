@@ -120,6 +120,13 @@ class Accumulator:
             help=close or f"methods of tiles need a tile: `acc[...].{name}`",
         )
 
+    def __copy__(self) -> Accumulator:
+        return self
+
+    def __deepcopy__(self, memo: object) -> Accumulator:
+        # It names registers, which are the same for its copy.
+        return self
+
     def __repr__(self) -> str:
         return f"accumulator {self.dtype}{list(self.shape)}"
 

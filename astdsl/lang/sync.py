@@ -75,6 +75,16 @@ class Barrier:
             )
         return BarrierSlot(self, index_value(index), form_of(index).constant)
 
+    def __repr__(self) -> str:
+        return f"Barrier({self.arrivals}, {self.count})"
+
+    def __copy__(self) -> Barrier:
+        return self
+
+    def __deepcopy__(self, memo: object) -> Barrier:
+        # It names memory, which is the same for its copy.
+        return self
+
     def __iter__(self) -> Iterator[BarrierSlot]:
         return (self[slot] for slot in range(self.count))
 

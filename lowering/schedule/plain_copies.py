@@ -39,9 +39,9 @@ def spell_out_copies(module: Module) -> Module:
 
 def _require_whole_warpgroups(body: Block) -> None:
     regions = (op.body for op in walk(body) if isinstance(op, ops.Warps))
-    for op in (op for region in regions for op in walk(region)):
-        reason = why_no_map(op) if isinstance(op, ops.Copy) else ""
-        if reason:
+    copies = (op for region in regions for op in walk(region) if isinstance(op, ops.Copy))
+    for op in copies:
+        if reason := why_no_map(op):
             raise UnsupportedFeature(
                 f"one warp cannot copy a window of `{op.ref.hint}` without TMA: {reason}",
                 (op.span, "the copy"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import importlib
 import inspect
 import pkgutil
@@ -11,7 +12,7 @@ from typing import Any
 import pytest
 
 import astdsl.lang
-from astdsl import Barrier, barrier_arrive, nd_loop
+from astdsl import Barrier, BlockSpec, barrier_arrive, emit_pipeline, nd_loop
 from astdsl.errors import BadPipeline, TypeMismatch
 from astdsl.ir.dtypes import f32
 from tests.frontend.tracing import array, error_of, text, trace
@@ -133,3 +134,61 @@ def test_a_number_of_barriers_is_taken_apart() -> None:
         o[0:4] = x[0:4]
 
     trace(kernel, x=array(8, dtype=f32), o=array(8))
+
+
+def emitting(x: Any, o: Any) -> None:
+    body: Any = x
+    emit_pipeline(body, grid=(2,))()
+
+
+def emitting_one(x: Any, o: Any) -> None:
+    specs: Any = BlockSpec((4,), lambda i: (i,))
+    emit_pipeline(lambda i, a: None, grid=(2,), in_specs=specs)(x)
+
+
+def shaping_a_block(x: Any, o: Any) -> None:
+    shape: Any = 4
+    BlockSpec(shape, lambda i: (i,))
+
+
+def mapping_a_block(x: Any, o: Any) -> None:
+    index_map: Any = (0,)
+    BlockSpec((4,), index_map)
+
+
+def looping(x: Any, o: Any) -> None:
+    nothing: Any = 3
+    nd_loop((3,))(nothing)
+
+
+def converting(x: Any, o: Any) -> None:
+    convert: Any = f32
+    o[0] = convert()
+
+
+@pytest.mark.parametrize(
+    ("kernel", "message"),
+    [
+        (emitting, "`body` of `emit_pipeline` is a function"),
+        (emitting_one, "`in_specs` of `emit_pipeline` takes a list"),
+        (shaping_a_block, "`block_shape` of `BlockSpec` is a tuple"),
+        (mapping_a_block, "`index_map` of `BlockSpec` is a function"),
+        (looping, "what `nd_loop` is given is a function"),
+        (converting, "converts one value"),
+    ],
+)
+def test_what_takes_functions_and_lists_says_so(kernel: Any, message: str) -> None:
+    error = error_of(kernel, x=array(8), o=array(8))
+    assert isinstance(error, TypeMismatch)
+    assert message in error.message
+    assert error.help
+
+
+def test_memory_and_barriers_are_the_same_in_a_copy_of_what_holds_them() -> None:
+    def kernel(x: Any, o: Any) -> None:
+        held: Any = [Barrier(), x, x[0:4], x.blocks(4)]
+        for one, other in zip(held[:3], copy.deepcopy(held), strict=False):
+            assert one is other
+        o[0:4] = copy.deepcopy(held)[3][0]
+
+    trace(kernel, x=array(8), o=array(8))
