@@ -24,18 +24,8 @@ from astdsl import (
     tile,
     zeros,
 )
+from tests.arrays import factors, product
 from tests.witnesses import TARGETS, agree
-
-Array = np.ndarray[Any, Any]
-
-
-def whole(dtype: Any, *shape: int) -> Array:
-    """Return small whole numbers: their products add exactly."""
-    return np.random.default_rng(sum(shape)).integers(-3, 4, shape).astype(dtype)
-
-
-def product(a: Array, b: Array) -> Array:
-    return a.astype(np.float32) @ b.astype(np.float32)
 
 
 @kernel
@@ -95,7 +85,7 @@ KINDS = [(np.float16, np.float32), (ml_dtypes.float8_e4m3fn, np.float32), (np.in
 @pytest.mark.parametrize("bm", [64, 40])
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: np.dtype(kind[0]).name)
 def test_an_operand_is_computed_in_every_step(kind: Any, bm: int, bk: int) -> None:
-    a, b = whole(kind[0], bm, 144), whole(kind[0], 144, 32)
+    a, b = factors(kind[0], bm, 144), factors(kind[0], 144, 32)
     found = agree(computed, lambda: (a, b, np.zeros((bm, 32), kind[1])), bm=bm, bk=bk)
     np.testing.assert_array_equal(found, 2 * a.astype(np.float64) @ b.astype(np.float64))
 
@@ -113,7 +103,7 @@ def two_summands(
 
 
 def test_products_are_added_to_each_other() -> None:
-    a, b = whole(np.float16, 64, 32), whole(np.float16, 32, 64)
+    a, b = factors(np.float16, 64, 32), factors(np.float16, 32, 64)
     c, d = agree(two_summands, lambda: (a, b))
     np.testing.assert_array_equal(c, 2 * product(a, b))
     np.testing.assert_array_equal(d, 2 * product(a, b))
@@ -130,7 +120,7 @@ def in_half(a: In["M K"], b: In["K N"], c: Out[f16, "M N"]):
 
 @pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.float8_e4m3fn])
 def test_an_f16_accumulator_sums_in_f16(dtype: Any) -> None:
-    a, b = whole(dtype, 64, 96), whole(dtype, 96, 64)
+    a, b = factors(dtype, 64, 96), factors(dtype, 96, 64)
     np.testing.assert_array_equal(agree(in_half, lambda: (a, b)), product(a, b))
     for target in TARGETS:
         lowered = in_half.lower(spec((64, 64), f16), spec((64, 64), f16), target=target)
@@ -156,7 +146,10 @@ def tiles_of_batches(a: In["..."], b: In["..."], c: Out[f32, "2 32 32"]):
 
 @pytest.mark.parametrize("dtype", [np.float16, np.int8])
 def test_windows_with_an_index_in_front_are_matrices(dtype: Any) -> None:
-    a, b = whole(dtype, 3, 72, 48).astype(np.float16), whole(dtype, 3, 48, 64).astype(np.float16)
+    a, b = (
+        factors(dtype, 3, 72, 48).astype(np.float16),
+        factors(dtype, 3, 48, 64).astype(np.float16),
+    )
     np.testing.assert_array_equal(agree(windows_of_batches, lambda: (a, b)), product(a, b))
 
 
@@ -168,5 +161,5 @@ SHAPES = [
 
 @pytest.mark.parametrize("shapes", SHAPES, ids=str)
 def test_leading_axes_are_matrices_side_by_side(shapes: Any) -> None:
-    a, b = (whole(np.float16, *shape) for shape in shapes)
+    a, b = (factors(np.float16, *shape) for shape in shapes)
     np.testing.assert_array_equal(agree(tiles_of_batches, lambda: (a, b)), product(a, b))

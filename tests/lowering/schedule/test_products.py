@@ -9,18 +9,8 @@ import numpy as np
 import pytest
 
 from astdsl import In, Out, cdiv, erf, f16, f32, kernel, pipeline, spec, tile, zeros
+from tests.arrays import factors, product
 from tests.witnesses import TARGETS, agree
-
-Array = np.ndarray[Any, Any]
-
-
-def whole(dtype: Any, *shape: int) -> Array:
-    """Return small whole numbers: their products add exactly in f32."""
-    return np.random.default_rng(sum(shape)).integers(-3, 4, shape).astype(dtype)
-
-
-def product(a: Array, b: Array) -> Array:
-    return a.astype(np.float32) @ b.astype(np.float32)
 
 
 @kernel
@@ -59,14 +49,14 @@ def matmul_tt(a: In["K M"], b: In["N K"], c: Out[f32, "M N"], *, bm=64, bn=64, b
 @pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16])
 @pytest.mark.parametrize("order", ["CC", "CF", "FC", "FF"])
 def test_every_order_of_the_operands_in_memory(order: str, dtype: Any) -> None:
-    a, b = whole(dtype, 72, 80), whole(dtype, 80, 136)
+    a, b = factors(dtype, 72, 80), factors(dtype, 80, 136)
     a, b = np.asarray(a, order=order[0]), np.asarray(b, order=order[1])  # type: ignore[call-overload]
     np.testing.assert_array_equal(agree(matmul, lambda: (a, b)), product(a, b))
 
 
 @pytest.mark.parametrize("order", ["CC", "FF"])
 def test_transposed_tiles_are_multiplied_as_they_are(order: str) -> None:
-    a, b = whole(np.float16, 80, 72), whole(np.float16, 136, 80)
+    a, b = factors(np.float16, 80, 72), factors(np.float16, 136, 80)
     a, b = np.asarray(a, order=order[0]), np.asarray(b, order=order[1])  # type: ignore[call-overload]
     np.testing.assert_array_equal(agree(matmul_tt, lambda: (a, b)), product(a.T, b.T))
 
@@ -77,7 +67,7 @@ EXTENTS = [(16, 16, 16), (64, 48, 96), (128, 96, 32), (48, 80, 112), (32, 256, 6
 @pytest.mark.parametrize("extents", EXTENTS, ids=str)
 def test_extents_are_multiples_of_16(extents: tuple[int, int, int]) -> None:
     bm, bn, bk = extents
-    a, b = whole(np.float16, 136, 104), whole(np.float16, 104, 264)
+    a, b = factors(np.float16, 136, 104), factors(np.float16, 104, 264)
     found = agree(matmul, lambda: (a, b), bm=bm, bn=bn, bk=bk)
     np.testing.assert_array_equal(found, product(a, b))
 
@@ -93,7 +83,7 @@ def test_up_to_64_rows_take_16_lanes_of_each_warp(extents: tuple[int, int], shap
     arguments = spec((512, 512), f16), spec((512, 512), f16)
     lowered = matmul.lower(*arguments, target="sm_100a", bm=bm, bn=bn, bk=64)
     assert f"tcgen05.ld.sync.aligned.{shape}" in lowered.ptx
-    a, b = whole(np.float16, 100, 70), whole(np.float16, 70, 100)
+    a, b = factors(np.float16, 100, 70), factors(np.float16, 70, 100)
     found = agree(matmul, lambda: (a, b), targets=("sm_100a",), bm=bm, bn=bn, bk=64)
     np.testing.assert_array_equal(found, product(a, b))
 
@@ -101,7 +91,7 @@ def test_up_to_64_rows_take_16_lanes_of_each_warp(extents: tuple[int, int], shap
 @pytest.mark.parametrize("stages", [1, 2, 4])
 @pytest.mark.parametrize("depth", [0, 1, 32, 65, 128, 200])
 def test_every_depth_and_number_of_stages(depth: int, stages: int) -> None:
-    a, b = whole(np.float16, 64, depth), whole(np.float16, depth, 72)
+    a, b = factors(np.float16, 64, depth), factors(np.float16, depth, 72)
     found = agree(matmul, lambda: (a, b), S=stages, targets=TARGETS if stages == 2 else ("sm_90a",))
     np.testing.assert_array_equal(found, product(a, b))
 
@@ -121,7 +111,7 @@ def bias_gelu(
 
 
 def test_an_epilogue_works_on_the_accumulator() -> None:
-    a, b, bias = whole(np.float16, 72, 80), whole(np.float16, 80, 136), whole(np.float32, 136)
+    a, b, bias = factors(np.float16, 72, 80), factors(np.float16, 80, 136), factors(np.float32, 136)
     agree(bias_gelu, lambda: (a, b, bias), tolerance=1e-3)
 
 
@@ -137,7 +127,7 @@ def into_output(a: In[f16, "M K"], b: In[f16, "K N"], c: Out[f32, "M N"], *, bm=
 
 
 def test_an_output_window_is_the_accumulator() -> None:
-    a, b = whole(np.float16, 72, 80), whole(np.float16, 80, 136)
+    a, b = factors(np.float16, 72, 80), factors(np.float16, 80, 136)
     np.testing.assert_array_equal(agree(into_output, lambda: (a, b)), product(a, b))
     schedule = into_output.lower(spec((64, 64), f16), spec((64, 64), f16)).schedule
     assert "ProductWait pending=1" in schedule
@@ -165,14 +155,14 @@ def stationary(a: In[f16, "M 32"], b: In[f16, "T 32 64"], c: Out[f32, "M 64"], *
 @pytest.mark.parametrize("how", ["blocks", "ring", "loop"])
 @pytest.mark.parametrize("stages", [1, 2, 3])
 def test_a_product_of_what_was_staged_before_is_in_flight(how: str, stages: int) -> None:
-    a = whole(np.float16, 150, 32)
+    a = factors(np.float16, 150, 32)
     shapes = spec((150, 32), f16), spec((3, 32, 64), f16)
     for target in TARGETS:
         text = stationary.lower(*shapes, target=target, how=how, S=stages).schedule
         assert ("ProductWait pending=1" in text) == (stages > 1)
 
     def check(steps: int) -> None:
-        b = whole(np.float16, steps, 32, 64)
+        b = factors(np.float16, steps, 32, 64)
         found = agree(stationary, lambda: (a, b), how=how, S=stages, emulate=steps % 2 == 1)
         exact = b.astype(np.float32).sum(axis=0)
         np.testing.assert_array_equal(found, a.astype(np.float32) @ exact)
@@ -191,7 +181,7 @@ def rescaled(a: In[f16, "M K"], b: In[f16, "K N"], c: Out[f32, "M N"]):
 
 
 def test_a_rescaled_accumulator_is_a_value() -> None:
-    a, b = whole(np.float16, 64, 96), whole(np.float16, 96, 64)
+    a, b = factors(np.float16, 64, 96), factors(np.float16, 96, 64)
     agree(rescaled, lambda: (a, b))
 
 
@@ -202,7 +192,7 @@ def chain(a: In[f16, "64 32"], b: In[f16, "32 48"], d: In[f16, "48 64"], c: Out[
 
 
 def test_an_operand_may_be_computed() -> None:
-    a, b, d = whole(np.float16, 64, 32), whole(np.float16, 32, 48), whole(np.float16, 48, 64)
+    a, b, d = factors(np.float16, 64, 32), factors(np.float16, 32, 48), factors(np.float16, 48, 64)
     agree(chain, lambda: (a, b, d), tolerance=1e-3)
 
 
@@ -219,7 +209,7 @@ def test_products_take_no_spills_and_are_not_serialised(
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64, np.int8, np.uint8])
 def test_other_dtypes_are_multiplied_by_the_threads(dtype: Any) -> None:
-    a, b = whole(np.int8, 40, 36).astype(dtype), whole(np.int8, 36, 52).astype(dtype)
+    a, b = factors(np.int8, 40, 36).astype(dtype), factors(np.int8, 36, 52).astype(dtype)
     found = agree(any_product, lambda: (a, b), targets=("sm_90a",))
     wide = np.int64 if np.dtype(dtype).kind in "iu" else np.float64
     np.testing.assert_array_equal(found, (a.astype(wide) @ b.astype(wide)).astype(found.dtype))
@@ -229,13 +219,13 @@ def test_other_dtypes_are_multiplied_by_the_threads(dtype: Any) -> None:
 def test_extents_that_the_tensor_core_lacks(extents: tuple[int, int, int]) -> None:
     bm, bn, bk = extents
     m, n, k = min(50, 3 * bm), min(45, 3 * bn), min(40, 5 * bk)
-    a, b = whole(np.float16, m, k), whole(np.float16, k, n)
+    a, b = factors(np.float16, m, k), factors(np.float16, k, n)
     found = agree(matmul, lambda: (a, b), bm=bm, bn=bn, bk=bk, targets=("sm_90a",))
     np.testing.assert_array_equal(found, product(a, b))
 
 
 def test_mixed_operands_meet_in_f32() -> None:
-    a, b = whole(np.float16, 40, 36), whole(ml_dtypes.bfloat16, 36, 52)
+    a, b = factors(np.float16, 40, 36), factors(ml_dtypes.bfloat16, 36, 52)
     np.testing.assert_array_equal(
         agree(matmul, lambda: (a, b), targets=("sm_100a",)), product(a, b)
     )
