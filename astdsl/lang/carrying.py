@@ -10,7 +10,7 @@ import types
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from astdsl.errors import BranchMismatch, OutOfScope
+from astdsl.errors import BranchMismatch, KernelError, OutOfScope
 from astdsl.ir import ops
 from astdsl.ir.builder import OpenBlock
 from astdsl.ir.core import Block, Op, Value
@@ -90,12 +90,43 @@ class Loop:
         self.before = states(self.cells)
         carried = [c for name in self.cells if (c := self._candidate(name)) is not None]
         for _ in range(MOST_TRACES):
-            region, after = self._step(carried)
+            try:
+                region, after = self._step(carried)
+            except KernelError as error:
+                carried = self._with_numbers(carried, error)
+                continue
             again = self._settle(carried, after)
             if again is None:
                 return self._finish(carried, region, after)
             carried = again
         raise AssertionError(f"the types that {self.what} carries do not settle")
+
+    def _with_numbers(self, carried: list[Carried], error: KernelError) -> list[Carried]:
+        """Return what to carry after a step failed: the numbers that steps change, as they are not.
+
+        In the first try a number that is counted up stands there as the constant that it was
+        before. Errors: that of the step, where no number of Python's is changed.
+        """
+        restore(self.cells, self.before)
+        guessed = [
+            replace(
+                c,
+                types=[t or _of_number(x) for t, x in zip(c.types, leaves(c.before), strict=True)],
+            )
+            for c in carried
+        ]
+        if all(new.types == old.types for new, old in zip(guessed, carried, strict=True)):
+            raise error
+        try:
+            _, after = self._step(guessed)
+            found = self._settle(guessed, after)
+        except KernelError:
+            restore(self.cells, self.before)
+            raise error from None
+        kept = guessed if found is None else found
+        if sum(len(c.typed()) for c in kept) <= sum(len(c.typed()) for c in carried):
+            raise error
+        return kept
 
     def _candidate(self, name: str) -> Carried | None:
         value = self.before[name]
@@ -218,6 +249,11 @@ class Loop:
             (self.span, "assigned in this"),
             help=f"define `{name}` before {self.what} to carry it from step to step",
         )
+
+
+def _of_number(leaf: Leaf) -> LeafType | None:
+    """Return the type of a number of Python's, None of anything else."""
+    return LeafType.of(leaf) if type(leaf) in (int, float) else None
 
 
 def _is_kept(given: Value | None, before: Leaf, after: Leaf) -> bool:

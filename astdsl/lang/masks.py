@@ -32,9 +32,10 @@ def inside_mask(shape: tuple[int, ...], spaces: Sequence[HalfSpace]) -> Value:
 
 def _half_mask(shape: tuple[int, ...], h: HalfSpace) -> Value:
     if not h.is_certain:
+        what = "whether all elements" if h.axis is None else f"which elements of axis {h.axis}"
         raise fault(
             OutsideLost,
-            f"which elements of axis {h.axis} lie outside the array depends on the branch taken",
+            f"{what} lie outside the array depends on the branch taken",
             help="in the branch, `.filled(v)` makes them ordinary elements of value v",
         )
     if h.axis is None or h.step == 0:

@@ -1,4 +1,4 @@
-"""Numbers of NumPy, and members of an `IntEnum`, are carried and chosen as Python's numbers are."""
+"""Numbers of Python and NumPy, and members of an `IntEnum`, are carried and chosen alike."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from astdsl import In, Out, bf16, f32, i32, kernel, maximum
+from astdsl import In, Out, bf16, f32, i32, kernel, maximum, pipeline
+from astdsl.errors import BadWindow
 from tests.witnesses import agree
 
 X = np.arange(-3, 4, dtype=np.float32)
@@ -70,3 +71,40 @@ def chosen(x: In[f32, "N"], n: i32, o: Out[f32, "N"]):
 def test_branches_may_leave_different_numbers(n: int, factor: float, offset: float) -> None:
     found = agree(chosen, lambda: (X, n))
     np.testing.assert_array_equal(found, X * np.float32(factor) + np.float32(offset))
+
+
+@kernel
+def before_the_start(x: In[f32, "N"], n: i32, o: Out[f32, "3"]):
+    w, total = 0, 0.0
+    while w < n:
+        total += x[w - 1]
+        w += 1
+    o[0] = total
+    k, total = 0, 0.0
+    with pipeline(n):
+        total += x[k - 1]
+        k += 1
+    o[1] = total
+    j, step, total = 0, 2, 0.0
+    for i in range(n):
+        if i >= 0:
+            total += x[j - step]
+            j += 1
+    o[2] = total
+
+
+def test_a_number_that_is_counted_up_is_no_constant_in_the_first_step():
+    x = np.arange(1, 7, dtype=np.float32)
+    assert np.array_equal(agree(before_the_start, lambda: (x, 3)), [3, 3, 1])
+
+
+def test_a_number_that_no_step_changes_stays_a_constant():
+    @kernel
+    def wrong(x: In[f32, "N"], n: i32, o: Out[f32, "1"]):
+        w, total = 0, 0.0
+        for _ in range(n):
+            total += x[w - 1]
+        o[0] = total
+
+    with pytest.raises(BadWindow, match="constant -1 as an index"):
+        wrong.on("reference")(np.zeros(4, np.float32), 3)
