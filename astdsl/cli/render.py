@@ -65,16 +65,26 @@ STYLES: dict[str, tuple[tuple[str, str], ...]] = {
 }
 
 
+class _Console(Console):
+    """A console that leaves it to `main` what it means that a reader has left."""
+
+    def on_broken_pipe(self) -> None:
+        """Raise what rich would end the process for, with the exit code of a wrong kernel."""
+        raise BrokenPipeError
+
+
 class Screen:
     """Standard output and standard error."""
 
     def __init__(self, *, as_json: bool = False) -> None:
         # Kept, since what a user's file prints may be sent elsewhere while a command runs.
         self._stdout = sys.stdout
-        self._out = Console(
+        self._out = _Console(
             file=self._stdout, soft_wrap=True, highlight=False, markup=False, emoji=False
         )
-        self._err = Console(soft_wrap=True, highlight=False, markup=False, emoji=False, stderr=True)
+        self._err = _Console(
+            soft_wrap=True, highlight=False, markup=False, emoji=False, stderr=True
+        )
         self.as_json = as_json
 
     @property
