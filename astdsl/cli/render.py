@@ -79,10 +79,10 @@ class Screen:
     def __init__(self, *, as_json: bool = False) -> None:
         # Kept, since what a user's file prints may be sent elsewhere while a command runs.
         self._stdout = sys.stdout
-        self._out = _Console(
+        self._out: Console = _Console(
             file=self._stdout, soft_wrap=True, highlight=False, markup=False, emoji=False
         )
-        self._err = _Console(
+        self._err: Console = _Console(
             soft_wrap=True, highlight=False, markup=False, emoji=False, stderr=True
         )
         self.as_json = as_json
