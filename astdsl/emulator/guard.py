@@ -72,6 +72,11 @@ class SharedGuard:
         self.scope: int | None = None
         m.exit_checks.append(self._check_awaited)
 
+    def require_started(self, lanes: Lanes, rows: Array) -> None:
+        """Check that the blocks whose memory lanes reach have started."""
+        if self._farewells is not None:
+            self._farewells.require_started(lanes, rows)
+
     # Ordinary accesses.
 
     def read(self, lanes: Lanes, rows: Array, offsets: Array, width: int) -> None:

@@ -204,6 +204,8 @@ class Memory:
                 raise m.fault("E220", text, lanes.first(rank >= size))
             own, rows = rows, rows // size * size + rank
             _require_running(m, lanes, rows, (rows != own) & (m.barriers.live[rows] == 0))
+            if self.guard is not None:
+                self.guard.require_started(lanes, rows)
         span = Span("shared", self.shared.size_bytes, width, aligned=aligned)
         check_span(m, lanes, span, offsets)
         return rows, offsets, self.shared

@@ -327,24 +327,29 @@ class SharedRaces:
             stamps = times[index]
             if stamps.any():
                 bad |= clocks.unordered(stamps, known)
-                if times is self.stored:
-                    bad |= self._untold(lanes, index, stamps)
+                newest = int(stamps.max()) // clocks.n_actors
+                bad |= self._untold(lanes, index, known, newest, writes=times is self.stored)
         return bad
 
-    def _untold(self, lanes: Lanes, index: Index, stamps: Array) -> BoolArray:
-        """Say which chunks lanes of other warps have written, and not told of."""
+    def _untold(
+        self, lanes: Lanes, index: Index, known: Array, newest: int, *, writes: bool
+    ) -> Array | bool:
+        """Say which chunks lanes of other warps have written, or read, and not told of in time."""
         clocks, shape = self._clocks, (*self.stored.shape, self._words_per_chunk)
-        newest = int(stamps.max()) // clocks.n_actors
-        if not self._meetings.may_be_untold(newest, clocks.now, writes=True):
-            return np.zeros(stamps.shape, np.bool_)
-        written = self._weak.written.reshape(shape)[index]
-        time, actor = np.divmod(written, clocks.n_actors)
-        by_lane = self._weak.writer.reshape(shape)[index].astype(np.int64)
-        rows = self._rows(index).reshape(-1, *(1,) * (written.ndim - 1))
-        found = self._meetings.untold(rows, (time, actor, by_lane), writes=True)
+        floor = int(known[:, : -clocks.n_async].min())
+        if not self._meetings.may_be_untold(newest, floor, writes=writes):
+            return False
+        weak = self._weak
+        stamps, by_lane = (weak.written, weak.writer) if writes else (weak.read, weak.reader)
+        time, actor = np.divmod(stamps.reshape(shape)[index], clocks.n_actors)
+        numbers = by_lane.reshape(shape)[index].astype(np.int64)
+        rows = self._rows(index).reshape(-1, *(1,) * (time.ndim - 1))
+        of_actors = np.take_along_axis(known, actor.reshape(len(actor), -1), axis=1)
+        found = self._meetings.untold(
+            rows, (time, actor, numbers), of_actors.reshape(actor.shape), writes=writes
+        )
         found &= ~np.isin(actor, clocks.actors(*clocks.warps(lanes)))
-        bad: BoolArray = np.logical_or.reduce(found, axis=-1)
-        return bad
+        return np.logical_or.reduce(found, axis=-1)
 
     def maker(self, row: int, offset: int) -> str:
         """Return who made what begins at a place, and where."""
@@ -361,9 +366,12 @@ class SharedRaces:
             if found:
                 return max(found)[1]
         # One lane of a warp that has told of its other lanes has not told of this.
-        time, actor = divmod(int(self.stored[row, offset // CHUNK_BYTES]), self._clocks.n_actors)
+        at = row, offset // CHUNK_BYTES
+        found = [(int(self.stored[at]), "writes")] + [(int(self._loaded[at]), "reads")] * writes
+        stamp, verb = max(found)
+        time, actor = divmod(stamp, self._clocks.n_actors)
         who, place = self._clocks.place_of(row, actor), self._clocks.place_text(time)
-        return f"{who} writes it ({place})"
+        return f"{who} {verb} it ({place})"
 
     def _unknown(self, known: Array, row: int, offset: int, writes: bool) -> list[tuple[int, str]]:
         """Return what is not known of the last accesses of a byte's chunk: when and what."""

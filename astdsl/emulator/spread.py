@@ -61,7 +61,10 @@ def spread_by_mask(m: Machine, lanes: Lanes, mask: Getter) -> Spread:
         )
     at, rank = np.nonzero((masks[:, None] >> np.arange(size)) & 1)
     rows = cluster_start(m, m.block_of[lanes.sel])[at] + rank
-    return Spread(Lanes.listed(lanes.index[at]), at, rows)
+    spread = Spread(Lanes.listed(lanes.index[at]), at, rows)
+    if m.guard is not None:
+        m.guard.require_started(spread.lanes, rows)
+    return spread
 
 
 def pairs(m: Machine, lanes: Lanes) -> Spread:

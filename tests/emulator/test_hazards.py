@@ -228,13 +228,16 @@ CLUSTERS = {
     "END:",
     "race-between-blocks-of-a-cluster": "st.shared::cluster.b32 [%r5], %r0; .loc 1 8 1\n"
     "ld.shared.b32 %r6, [%r4]; barrier.cluster.arrive.aligned; barrier.cluster.wait.aligned;",
+    "block-that-may-not-have-started": ".loc 1 8 1\n st.shared::cluster.b32 [%r5], %r0;"
+    "barrier.cluster.arrive.aligned; barrier.cluster.wait.aligned;",
 }
 CLUSTER = """
   .loc 1 1 1
   mov.u32 %r0, %tid.x; mov.u32 %r1, %ctaid.x; setp.eq.u32 %p3, %r1, 0; mov.u32 %r2, smem;
   shl.b32 %r3, %r0, 2; add.u32 %r4, %r2, %r3; xor.b32 %r6, %r1, 1;
-  mapa.shared::cluster.u32 %r5, %r4, %r6;
+  mapa.shared::cluster.u32 %r5, %r4, %r6; {meet}
 """
+MEET = "barrier.cluster.arrive.aligned; barrier.cluster.wait.aligned;"
 BLOCK = """
   .loc 1 1 1
   mov.u32 %r0, %tid.x; mov.u32 %r1, %ctaid.x; setp.eq.u32 %p3, %r1, 0; add.u32 %r2, %r0, 1;
@@ -300,13 +303,15 @@ def test_a_hazard_between_blocks_is_reported_with_both_accesses(name: str, golde
 def test_a_hazard_within_a_cluster_is_reported_with_both_accesses(
     name: str, golden: Golden
 ) -> None:
-    text = kernel(CLUSTER + CLUSTERS[name], [], shared_bytes=1024)
+    start = CLUSTER.format(meet="" if "started" in name else MEET)
+    text = kernel(start + CLUSTERS[name], [], shared_bytes=1024)
     golden(reported(text, 64, [], blocks=2, cluster=(2, 1, 1)), f"hazards/{name}.txt")
 
 
 # What has one side, or lists each of them in lines of its own.
 ONE_SIDED = {
-    "bytes-beyond-the-limit", "bytes-missing-at-exit", "bytes-too-few", "bytes-too-many",
+    "block-that-may-not-have-started", "bytes-beyond-the-limit", "bytes-missing-at-exit",
+    "bytes-too-few", "bytes-too-many",
     "collective-without-its-warp", "deadlock", "descriptor-outside-of-shared-memory",
     "lane-outside-of-its-mask", "lanes-of-another-warp", "live-mbarrier-touched",
     "load-over-a-live-mbarrier", "mbarrier-dirty-at-exit", "misaligned",

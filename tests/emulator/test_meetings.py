@@ -115,3 +115,18 @@ def test_a_release_of_one_lane_tells_other_blocks_of_its_own_stores(options: Any
         )
         other = body.format(between="", release=release, offset=260)
         fault("E232", other, grid=2, threads=32, **options)
+
+
+@pytest.mark.parametrize("options", SCHEDULES)
+def test_a_copy_over_what_another_lane_read_is_reported(options: Any) -> None:
+    load = f"""
+      setp.eq.u32 %p3, %r0, 32;
+      @%p3 mbarrier.init.shared::cta.b64 [%r2+8], 1; @%p3 fence.mbarrier_init.release.cluster;
+      @%p3 mbarrier.arrive.expect_tx.shared::cta.b64 _, [%r2+8], 128;
+      @%p3 cp.async.bulk.shared::cta.global.mbarrier::complete_tx::bytes
+        [%r1], [%d0], 128, [%r2+8];
+      bar.warp.sync 0xffffffff; {wait("%r2+8", 0, "filled")}
+    """
+    before = f"{ALL} fence.proxy.async.shared::cta; {MEET} ld.shared.b32 %r6, [%r4];"
+    launch(told(before, load, between=MEET), **options)
+    assert "reads it" in fault("E234", told(before, load), **options)
