@@ -333,7 +333,7 @@ class SharedRaces:
 
     def _untold(
         self, lanes: Lanes, index: Index, known: Array, newest: int, *, writes: bool
-    ) -> Array | bool:
+    ) -> BoolArray | bool:
         """Say which chunks lanes of other warps have written, or read, and not told of in time."""
         clocks, shape = self._clocks, (*self.stored.shape, self._words_per_chunk)
         floor = int(known[:, : -clocks.n_async].min())
@@ -349,7 +349,8 @@ class SharedRaces:
             rows, (time, actor, numbers), of_actors.reshape(actor.shape), writes=writes
         )
         found &= ~np.isin(actor, clocks.actors(*clocks.warps(lanes)))
-        return np.logical_or.reduce(found, axis=-1)
+        bad: BoolArray = np.logical_or.reduce(found, axis=-1)
+        return bad
 
     def maker(self, row: int, offset: int) -> str:
         """Return who made what begins at a place, and where."""
