@@ -28,6 +28,7 @@ from astdsl.lowering.schedule.kernel import schedule
 from astdsl.lowering.schedule.stream_k import settle_streams
 from tests.fuzz import plain
 from tests.fuzz.program import Argument, Array, Program
+from tests.fuzz.refusals import is_right
 
 TARGETS = ("sm_90a", "sm_100a")
 NUMBER = itertools.count()
@@ -85,7 +86,7 @@ def judge(program: Program, same: Same | None = None) -> str:
     try:
         expected, printed = run(program, program.text, "reference", target=TARGETS[0])
     except KernelError as error:
-        return error.code
+        return refused(error, program)
     if same is None:
         compare_with_plain(program, expected)
     agree(expected, expected, "the reference")
@@ -97,12 +98,19 @@ def judge(program: Program, same: Same | None = None) -> str:
         found, lines = run(program, program.text, "emulator", target=target, **options)
     except KernelError as error:
         if error.code < "A5":  # refused by one target
-            return error.code
+            return refused(error, program)
         raise Finding(f"{target} reports {error.code}", str(error)) from error
     agree(found, expected, f"emulator for {target}, {options}")
     if lines != printed:
         raise Finding("printed otherwise", f"{target}: {lines[:4]}, not {printed[:4]}")
     return "agrees"
+
+
+def refused(error: KernelError, program: Program) -> str:
+    """Return the code of a refusal that is right; raise Finding for another."""
+    if not is_right(error, program.text):
+        raise Finding(f"refused by {error.code}", str(error))
+    return error.code
 
 
 def schedules(
