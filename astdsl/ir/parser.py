@@ -51,7 +51,8 @@ _TOKEN = re.compile(
 )
 _REF = re.compile(
     r"(?P<space>\w+)<(?P<dtype>\w+)\[(?P<shape>[^\]]*)\]"
-    r"(?: strides=(?P<strides>\S*) align=(?P<align>\d+)(?P<tma> tma)?(?P<small> small)?)?>"
+    r"(?: strides=(?P<strides>\S*) align=(?P<align>\d+)(?P<tma> tma)?(?P<small> small)?"
+    r"(?P<empty> empty)?)?>"
 )
 _TILE = re.compile(r"(?P<dtype>\w+)(?:\[(?P<shape>[0-9x]+)\])?")
 _BARRIER = re.compile(r"barrier<(\d+) arrivals=(\d+)>")
@@ -102,6 +103,7 @@ def _ref(match: re.Match[str]) -> Type:
         tma=match["tma"] is not None,
         align_bytes=int(match["align"] or 1),
         small=match["small"] is not None,
+        empty=match["empty"] is not None,
     )
 
 

@@ -43,7 +43,7 @@ class RefType:
 
     Of global memory the argument's class is part of the type: `strides` in elements (None where
     known only at run time), whether TMA can describe it (`tma`), the alignment of its base in
-    bytes, and whether every offset fits 32 bits (`small`).
+    bytes, whether every offset fits 32 bits (`small`), and whether it has no elements (`empty`).
     """
 
     shape: tuple[int | None, ...]
@@ -53,6 +53,7 @@ class RefType:
     tma: bool = False
     align_bytes: int = 1
     small: bool = False
+    empty: bool = False
 
     @property
     def rank(self) -> int:
@@ -65,8 +66,8 @@ class RefType:
     def _class_text(self) -> str:
         if self.space != GMEM:
             return ""
-        flags = f"{' tma' if self.tma else ''}{' small' if self.small else ''}"
-        return f" strides={_dims(self.strides)} align={self.align_bytes}{flags}"
+        flags = [f" {name}" for name in ("tma", "small", "empty") if getattr(self, name)]
+        return f" strides={_dims(self.strides)} align={self.align_bytes}{''.join(flags)}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,9 +1,9 @@
 """The class of an argument: what of an array a compiled kernel may rely on.
 
 Invariant: two arrays of one class run the same code. A class is which axis is contiguous, whether
-TMA can describe the array, whether every offset fits 32 bits, and which dims are compile-time
-constants; everything else is read from the arguments of each launch. Axes of extent 1 have no
-stride.
+TMA can describe the array, whether every offset fits 32 bits, whether it has no elements, and which
+dims are compile-time constants; everything else is read from the arguments of each launch. Axes of
+extent 1 have no stride.
 Source: CUDA driver API, cuTensorMapEncodeTiled (the conditions on a tensor map).
 """
 
@@ -72,7 +72,8 @@ def tell_apart(given: RefType, wanted: RefType) -> tuple[str, str]:
 
 def _words_of(kind: RefType) -> str:
     axis = kind.strides.index(1) if 1 in kind.strides else None
-    return f"({_class_words(axis, 'TMA' if kind.tma else 'plain loads', kind.small)})"
+    words = _class_words(axis, "TMA" if kind.tma else "plain loads", kind.small)
+    return f"({words}{'; no elements' if kind.empty else ''})"
 
 
 def geometry_of(view: ArrayView) -> Geometry:
@@ -151,6 +152,7 @@ def ref_type(geometry: Geometry, dtype: DType, static: tuple[int | None, ...]) -
         tma=found.tma,
         align_bytes=found.align_bytes,
         small=found.small,
+        empty=0 in geometry.shape,
     )
 
 

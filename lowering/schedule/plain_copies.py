@@ -13,7 +13,7 @@ Invariant: what the barrier tells is there, for whoever reads the buffer; one co
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from astdsl.errors import UnsupportedFeature
@@ -32,16 +32,24 @@ def spell_out_copies(module: Module) -> Module:
 
     Errors: UnsupportedFeature where a single warp would have to do them.
     """
-    _require_whole_warpgroups(module.body)
-    body = rewrite_block(module.body, {ops.CopyIn: _copied_in, ops.CopyOut: _copied_out})
-    return replace_body(module, body)
+    alone = _copies_of_one_warp(module.body)
+    _require_maps(alone)
+
+    def spelled(op: ops.Copy, emit: Emit) -> tuple[Value, ...] | None:
+        return None if op in alone or not why_no_map(op) else _SPELLED[type(op)](op, emit)
+
+    return replace_body(module, rewrite_block(module.body, dict.fromkeys(_SPELLED, spelled)))
 
 
-def _require_whole_warpgroups(body: Block) -> None:
+def _copies_of_one_warp(body: Block) -> frozenset[ops.Copy]:
     regions = (op.body for op in walk(body) if isinstance(op, ops.Warps))
-    copies = (op for region in regions for op in walk(region) if isinstance(op, ops.Copy))
+    return frozenset(op for region in regions for op in walk(region) if isinstance(op, ops.Copy))
+
+
+def _require_maps(copies: Iterable[ops.Copy]) -> None:
     for op in copies:
-        if reason := why_no_map(op):
+        # Loops over the tiles of an array without elements copy nothing.
+        if not op.ref.ref.empty and (reason := why_no_map(op)):
             raise UnsupportedFeature(
                 f"one warp cannot copy a window of `{op.ref.hint}` without TMA: {reason}",
                 (op.span, "the copy"),
@@ -49,7 +57,7 @@ def _require_whole_warpgroups(body: Block) -> None:
             )
 
 
-def _copied_in(op: ops.CopyIn, emit: Emit) -> tuple[Value, ...] | None:
+def _copied_in(op: ops.CopyIn, emit: Emit) -> tuple[Value, ...]:
     def fill(maker: Maker) -> None:
         tile = maker.add_op(ops.Load(span=op.span, **_window(op))).result
         maker.add_op(ops.Store(span=op.span, **_slot(op, maker), value=tile))
@@ -63,7 +71,7 @@ def _copied_in(op: ops.CopyIn, emit: Emit) -> tuple[Value, ...] | None:
     return _written(op, fill, arrive, emit)
 
 
-def _copied_out(op: ops.CopyOut, emit: Emit) -> tuple[Value, ...] | None:
+def _copied_out(op: ops.CopyOut, emit: Emit) -> tuple[Value, ...]:
     def empty(maker: Maker) -> None:
         tile = maker.add_op(ops.Load(span=op.span, **_slot(op, maker))).result
         maker.add_op(ops.Store(span=op.span, **_window(op), value=tile))
@@ -71,10 +79,8 @@ def _copied_out(op: ops.CopyOut, emit: Emit) -> tuple[Value, ...] | None:
     return _written(op, empty, lambda _: None, emit)
 
 
-def _written(op: ops.Copy, move: Write, finish: Write, emit: Emit) -> tuple[Value, ...] | None:
+def _written(op: ops.Copy, move: Write, finish: Write, emit: Emit) -> tuple[Value, ...]:
     """Emit what moves the elements, under the copy's predicate, and what follows it."""
-    if not why_no_map(op):
-        return None
     maker = Maker(op.span)
     if op.predicate:
         maker.when(op.predicate[0], move)
@@ -84,6 +90,12 @@ def _written(op: ops.Copy, move: Write, finish: Write, emit: Emit) -> tuple[Valu
     for made in maker.ops:
         emit(made)
     return ()
+
+
+_SPELLED: dict[type[Op], Callable[[Any, Emit], tuple[Value, ...]]] = {
+    ops.CopyIn: _copied_in,
+    ops.CopyOut: _copied_out,
+}
 
 
 def _window(op: ops.Copy) -> dict[str, Any]:

@@ -88,6 +88,7 @@ def test_target_constants_and_initial_values_are_kept() -> None:
         TileType((), f32), TileType((2, 3), bf16), CounterType(), BarrierType(3, 2),
         AccumulatorType((64, 8), f32), RefType((2, 4), f16, SMEM),
         RefType((None, 4), f16, GMEM, (None, 1), tma=True, align_bytes=16, small=True),
+        RefType((None, 4), f16, GMEM, (None, 1), align_bytes=2, small=True, empty=True),
         RefType((), f32, GMEM), RefType((8,), f32, GMEM, (1,), align_bytes=4),
     ],
     ids=str,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,6 +15,7 @@ from astdsl.runtime.classes import (
     classify,
     launch_strides,
     ref_type,
+    tell_apart,
 )
 
 
@@ -100,6 +103,13 @@ def test_a_base_inside_an_element_is_told() -> None:
 def test_new_sizes_of_the_same_class_have_the_same_type() -> None:
     small = ref_type(geometry((64, 32), (32, 1)), f32, (None, None))
     assert ref_type(geometry((100, 4096), (4096, 1)), f32, (None, None)) == small
+
+
+def test_an_array_without_elements_is_of_a_class_of_its_own() -> None:
+    empty = ref_type(geometry((64, 0), (32, 1)), f32, (None, None))
+    misaligned = ref_type(geometry((64, 32), (33, 1)), f32, (None, None))
+    assert empty == replace(misaligned, empty=True)
+    assert "no elements" in tell_apart(empty, misaligned)[0]
 
 
 def test_a_type_holds_the_static_dims_and_the_stride_of_1() -> None:
