@@ -1,4 +1,4 @@
-"""Making programs from programs: substitution, cloning, inlining, rewriting by a table.
+"""Making programs from programs: substitution, cloning, rewriting by a table.
 
 Invariant: nothing here knows an operation by name; a part that does not change stays the same
 object, so a pass that does nothing returns what it was given. An operation that is remade gives
@@ -8,7 +8,7 @@ the same values as before, so its users need no change; only a clone gives new o
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias, TypeVar
 
 from astdsl.ir.core import OPERAND, REGION, Block, Module, Op, Value, walk
@@ -153,17 +153,6 @@ def clone_op(op: AnyOp, mapping: Values) -> AnyOp:
     return new
 
 
-def inline_block(block: Block, arguments: Sequence[Value], emit: Emit) -> tuple[Value, ...]:
-    """Emit a copy of a region's operations with `arguments` in place of its own.
-
-    Returns what the region yields; its `Yield` is not copied.
-    """
-    mapping: Values = dict(zip(block.args, arguments, strict=True))
-    for op in block.ops[:-1]:
-        emit(clone_op(op, mapping))
-    return tuple(mapping.get(v, v) for v in block.ops[-1].operands)
-
-
 def count_uses(block: Block) -> Counter[Value]:
     """Return how often each value is an operand in the block and the regions inside it."""
     uses: Counter[Value] = Counter()
@@ -185,10 +174,3 @@ def free_values(block: Block) -> dict[Value, None]:
     """Return the values used in the block and made outside it, in order of first use."""
     made = set(values_made(block))
     return {v: None for op in walk(block) for v in op.operands if v not in made}
-
-
-def name_results(op: AnyOp, hints: Iterable[str]) -> AnyOp:
-    """Give the results names for print, and return the operation."""
-    for value, hint in zip(op.results, hints, strict=False):
-        value.hint = hint
-    return op
