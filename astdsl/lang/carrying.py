@@ -120,7 +120,7 @@ class Loop:
         try:
             _, after = self._step(guessed)
             found = self._settle(guessed, after)
-        except KernelError:
+        except (KernelError, *_OF_A_TILE):
             restore(self.cells, self.before)
             raise error from None
         kept = guessed if found is None else found
@@ -249,6 +249,10 @@ class Loop:
             (self.span, "assigned in this"),
             help=f"define `{name}` before {self.what} to carry it from step to step",
         )
+
+
+# What Python raises where it needs a number and is given a tile.
+_OF_A_TILE = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 
 
 def _of_number(leaf: Leaf) -> LeafType | None:

@@ -1,8 +1,8 @@
 """Kernel values inside Python's containers: found, compared, and put into a container of one shape.
 
-Invariant: tuples (named ones too), lists, dicts and dataclasses are containers; tiles and numbers
-are leaves, those of NumPy as Python's; anything else is a constant, equal to another only if it is
-the same object or an equal plain constant.
+Invariant: tuples (named ones too), lists, dicts and dataclasses are containers, but for dtypes;
+tiles and numbers are leaves, those of NumPy as Python's; anything else is a constant, equal to
+another only if it is the same object or an equal plain constant.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from astdsl.ir.dtypes import DType
 from astdsl.lang.values import Tile
 
 Leaf: TypeAlias = "Tile | bool | int | float"
@@ -64,7 +65,7 @@ def children(value: object) -> list[tuple[str, Any]] | None:
     if type(value) is dict:
         return [(f"[{key!r}]", part) for key, part in value.items()]
     kind: Any = type(value)
-    if dataclasses.is_dataclass(kind):
+    if dataclasses.is_dataclass(kind) and kind is not DType:
         names = [f.name for f in dataclasses.fields(kind)]
         return [(f".{name}", getattr(value, name)) for name in names if hasattr(value, name)]
     return None
@@ -127,6 +128,9 @@ def _with_parts(value: Any, names: list[str], parts: list[Any]) -> Any:
     if type(value) is dict:
         return dict(zip(value, parts, strict=True))
     made = copy.copy(value)
-    for name, part in zip(names, parts, strict=True):
-        object.__setattr__(made, name.removeprefix("."), part)
+    fields = dict(zip((name.removeprefix(".") for name in names), parts, strict=True))
+    if made is value:  # It says that it is there once; we change no object of the user's.
+        made, fields = object.__new__(type(value)), getattr(value, "__dict__", {}) | fields
+    for name, part in fields.items():
+        object.__setattr__(made, name, part)
     return made
