@@ -68,8 +68,10 @@ def why_not(ref: RefType, sizes: tuple[int, ...], steps: tuple[int, ...]) -> str
 def why_no_map(op: ops.Copy) -> str:
     """Return why TMA cannot do a copy, into whatever buffer; empty where that may decide."""
     ref = op.ref.ref
-    if ref.empty or 1 not in ref.strides:
-        return "the array has no elements" if ref.empty else "it has no contiguous axis"
+    if ref.empty:
+        return "the array has no elements"
+    if 1 not in ref.strides:
+        return "it has no contiguous axis"
     contiguous = contiguous_axis(ref)
     if not op.kept[contiguous] and any(op.kept):
         return "its windows lie across the contiguous axis"

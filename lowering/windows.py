@@ -13,7 +13,7 @@ from functools import cached_property
 from typing import Any, TypeAlias
 
 from astdsl.ir import ops
-from astdsl.ir.core import Block, Op, Value, walk
+from astdsl.ir.core import Block, Op, Value
 
 Product: TypeAlias = tuple[Value, ...]
 # Products of sums have as many terms as the powers of what is written, and as many again where
@@ -156,11 +156,11 @@ class Forms:
     @cached_property
     def makers(self) -> dict[Value, Op]:
         """The operation that makes each value."""
-        return {v: op for block in self._blocks for op in walk(block) for v in op.results}
+        return {v: op for block in self._blocks for v, op in block.definitions.items()}
 
     def learn(self, block: Block) -> None:
         """Take in the operations of one more block and of its regions."""
-        self.makers.update({v: op for op in walk(block) for v in op.results})
+        self.makers.update(block.definitions)
 
     def __getitem__(self, value: Value) -> Form:
         if value not in self._known:

@@ -10,10 +10,13 @@ around each asynchronous instruction.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
-from astdsl.lowering.nvptx.asm import barriers, warp
+from astdsl.lowering.layout.registers import WARP_THREADS
+from astdsl.lowering.nvptx.asm import warp
+from astdsl.lowering.nvptx.asm.barriers import WARP_SYNC, bar_and, bar_sync, of_own_group
+from astdsl.lowering.nvptx.asm.row import AsmRow
 from astdsl.lowering.nvptx.builder import Builder
 from astdsl.lowering.nvptx.values import LV, i32
 from astdsl.lowering.target import Target
@@ -21,7 +24,8 @@ from astdsl.lowering.target import Target
 _FIRST_WARPGROUP_BARRIER = 1
 # A segment of 32 lanes, nothing clamped below the last (PTX ISA 9.7.9.6).
 _WHOLE_WARP = 0x1F
-_LANES = 32
+# What makes the rows of a named barrier: to meet, and to agree.
+_ROWS = (bar_sync, bar_and)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,22 +49,29 @@ def whole_block(builder: Builder, threads: int) -> Crew:
     """Return the crew of a block."""
     thread = builder.special_register("tid.x")
     is_first = _is_first(builder, thread)
-    return Crew(thread, threads, is_first, *_at(builder, 0, threads))
+    return Crew(thread, threads, is_first, *_at_named(builder, 0, threads))
 
 
 def _at(
-    builder: Builder, barrier: int, threads: int
+    builder: Builder, rows: Iterable[AsmRow], *own: LV
 ) -> tuple[Callable[[], None], Callable[[LV], LV]]:
     """Return how threads meet at a barrier, and agree there."""
+    sync, both = rows
 
     def meet() -> None:
-        builder.asm(barriers.bar_sync(barrier, threads))
+        builder.asm(sync, *own)
 
     def agree(mine: LV) -> LV:
-        (result,) = builder.asm(barriers.bar_and(barrier, threads), mine)
+        (result,) = builder.asm(both, *own, mine)
         return result
 
     return meet, agree
+
+
+def _at_named(
+    builder: Builder, barrier: int, threads: int
+) -> tuple[Callable[[], None], Callable[[LV], LV]]:
+    return _at(builder, (row(barrier, threads) for row in _ROWS))
 
 
 def own_warpgroup(builder: Builder, block: Crew, target: Target) -> Crew:
@@ -75,16 +86,8 @@ def own_warpgroup(builder: Builder, block: Crew, target: Target) -> Crew:
     thread = builder.binary("urem", block.thread, i32(threads))
 
     groups = block.threads // threads
-    each = groups, _FIRST_WARPGROUP_BARRIER, threads
-
-    def meet() -> None:
-        builder.asm(barriers.bar_sync_of(*each), number)
-
-    def agree(mine: LV) -> LV:
-        (result,) = builder.asm(barriers.bar_and_of(*each), number, mine)
-        return result
-
-    return Crew(thread, threads, _is_first(builder, thread), meet, agree, number)
+    rows = (of_own_group(row, groups, _FIRST_WARPGROUP_BARRIER, threads) for row in _ROWS)
+    return Crew(thread, threads, _is_first(builder, thread), *_at(builder, rows, number), number)
 
 
 def warpgroup_among(builder: Builder, crew: Crew, target: Target) -> LV:
@@ -102,7 +105,7 @@ def known_warpgroup(builder: Builder, crew: Crew, number: int) -> Crew:
     """Return the crew where it is known to be warpgroup `number`: its barrier is a constant."""
     if crew.number is None:
         return crew
-    meet, agree = _at(builder, _FIRST_WARPGROUP_BARRIER + number, crew.threads)
+    meet, agree = _at_named(builder, _FIRST_WARPGROUP_BARRIER + number, crew.threads)
     return replace(crew, meet=meet, agree=agree)
 
 
@@ -113,7 +116,7 @@ def own_warp(builder: Builder, warpgroup: Crew, target: Target) -> Crew:
     lane = builder.binary("urem", warpgroup.thread, lanes)
 
     def meet() -> None:
-        builder.asm(barriers.WARP_SYNC, i32(warp.FULL_MASK))
+        builder.asm(WARP_SYNC, i32(warp.FULL_MASK))
 
     def agree(mine: LV) -> LV:
         (result,) = builder.asm(warp.vote("all"), mine, i32(warp.FULL_MASK))
@@ -124,7 +127,7 @@ def own_warp(builder: Builder, warpgroup: Crew, target: Target) -> Crew:
 
 def _is_first(builder: Builder, thread: LV) -> LV:
     """Return whether this is the thread of the first warp that is elected; all warps are here."""
-    in_first_warp = builder.icmp("ult", thread, i32(_LANES))
+    in_first_warp = builder.icmp("ult", thread, i32(WARP_THREADS))
     return builder.and_(in_first_warp, _elected(builder))
 
 

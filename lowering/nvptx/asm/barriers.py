@@ -6,6 +6,7 @@ Addresses in shared memory are 32 bit (`Builder.shared_address`).  Source: PTX I
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache
 
 from astdsl.lowering.nvptx.asm.row import AsmRow, Effect
@@ -90,25 +91,6 @@ def bar_sync(barrier: int, threads: int) -> AsmRow:
 
 
 @cache
-def bar_sync_of(groups: int, first: int, threads: int) -> AsmRow:
-    """Make the row that waits at the named barrier of a group: `first` and those after it.
-
-    The group's number is in a register, 0 to `groups - 1`, the same in a warp; the barriers are
-    constants in the text.
-    """
-    lines = [
-        f"setp.eq.u32 own, $group, {group};\n@own bar.sync {first + group}, {threads};"
-        for group in range(groups)
-    ]
-    return AsmRow(
-        name="bar.sync.of",
-        text="{\n.reg .pred own;\n" + "\n".join(lines) + "\n}",
-        effect=Effect.ACTS,
-        inputs={"group": "i32"},
-    )
-
-
-@cache
 def bar_and(barrier: int, threads: int) -> AsmRow:
     """Make the row that waits as `bar_sync` does, and says whether `mine` holds for all."""
     return AsmRow(
@@ -121,17 +103,20 @@ def bar_and(barrier: int, threads: int) -> AsmRow:
 
 
 @cache
-def bar_and_of(groups: int, first: int, threads: int) -> AsmRow:
-    """Make the row that waits as `bar_sync_of` does, and says whether `mine` holds for all."""
-    lines = [
-        f"setp.eq.u32 own, $group, {group};\n"
-        f"@own bar.red.and.pred $all, {first + group}, {threads}, $mine;"
-        for group in range(groups)
-    ]
+def of_own_group(
+    row: Callable[[int, int], AsmRow], groups: int, first: int, threads: int
+) -> AsmRow:
+    """Make a `row` for the named barrier of a group: `first` and those after it.
+
+    The group's number is in a register, 0 to `groups - 1`, the same in a warp; the barriers are
+    constants in the text.
+    """
+    rows = [row(first + group, threads) for group in range(groups)]
+    lines = [f"setp.eq.u32 own, $group, {k};\n@own {each.text}" for k, each in enumerate(rows)]
     return AsmRow(
-        name="bar.red.and.of",
+        name=f"{rows[0].name}.of",
         text="{\n.reg .pred own;\n" + "\n".join(lines) + "\n}",
         effect=Effect.ACTS,
-        outputs={"all": "i1"},
-        inputs={"group": "i32", "mine": "i1"},
+        outputs=rows[0].outputs,
+        inputs={"group": "i32", **rows[0].inputs},
     )

@@ -51,8 +51,8 @@ def constant_rows() -> Iterator[AsmRow]:
 
 def made_rows() -> Iterator[AsmRow]:
     """Make rows by every function that makes them, over their parameters."""
-    yield from (barriers.bar_sync(1, 128), barriers.bar_sync_of(3, 1, 128))
-    yield from (barriers.bar_and(1, 128), barriers.bar_and_of(3, 1, 128))
+    for named in (barriers.bar_sync, barriers.bar_and):
+        yield from (named(1, 128), barriers.of_own_group(named, 3, 1, 128))
     yield from (control.set_max_registers(168, increase=flag) for flag in (False, True))
     for source in ("float", "double"):
         yield from (arith.to_integer(source, each) for each in ("s32", "u32", "s64", "u64"))
