@@ -65,9 +65,15 @@ class Asynchronous:
         return operation
 
     def hold(self, operation: Operation) -> Operation:
-        """Queue an operation that somebody must wait for, which it is `held` for."""
+        """Queue an operation that somebody must wait for: `held` until nobody must any more."""
         self.held.append(operation)
         return self.issue(operation)
+
+    def keep(self, operation: Operation, blocks: Array) -> None:
+        """Hold an operation for these of its blocks; the others may end. With none it is free."""
+        operation.blocks = blocks
+        if not len(blocks):
+            self.held.remove(operation)
 
     def complete(self, operation: Operation) -> None:
         """Make an operation happen, after those that it must follow; done ones are left alone."""

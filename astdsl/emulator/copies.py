@@ -443,9 +443,7 @@ class BulkStore:
             self._reading &= ~new
             self._transfer.release(self.operation, new, self._reading)
             # These blocks may end now: only global memory is still to be written.
-            self.operation.blocks = self._transfer.rows[self._reading]
-            if not any_of(self._reading):
-                m.asynchronous.held.remove(self.operation)
+            m.asynchronous.keep(self.operation, self._transfer.rows[self._reading])
         if not reads:
             races = m.memory.globals.races
             self.written.await_by(mine, 0 if races is None else races.proxies.tick())

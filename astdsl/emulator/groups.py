@@ -1,9 +1,9 @@
 """Groups of asynchronous operations: what `commit_group` closes and `wait_group N` waits for.
 
-Invariant: an operation belongs, for each owner (a thread for bulk copies, a warp for wgmma), to the
+Invariant: an operation belongs, for each owner (a thread for copies, a warp for wgmma), to the
 group that the owner's next commit closes; groups are numbered by their owner's commits. It may be
 done long before its owners have waited for it, and is known until all of them have.
-Source: PTX ISA 9.7.9.25.1 "bulk async-group", 9.7.15.3 "wgmma-group".
+Source: PTX ISA 9.7.9.25.1 "async-group" and "bulk async-group", 9.7.15.3 "wgmma-group".
 """
 
 from __future__ import annotations
@@ -53,39 +53,38 @@ class GroupLedger(Generic[T]):
 
     def commit(self, owners: Index) -> None:
         """Close the open group of each owner; an empty group counts as one."""
-        chosen = self._chosen(owners)
-        for entry in self._pending():
-            mine = chosen[entry.owners] & (entry.numbers == _OPEN)
-            entry.numbers[mine] = self._commits[entry.owners[mine]]
+        for entry, mine in self._pending(owners):
+            new = mine & (entry.numbers == _OPEN)
+            entry.numbers[new] = self._commits[entry.owners[new]]
         self._commits[owners] += 1
+
+    def of(self, owners: Index) -> list[tuple[T, NDArray[np.bool_]]]:
+        """Return the operations of some of the owners, open ones too; with each, of which."""
+        return [(entry.operation, mine) for entry, mine in self._pending(owners)]
 
     def due(self, owners: Index, keep: int) -> list[tuple[T, NDArray[np.bool_]]]:
         """Return the operations, oldest first, outside of the `keep` youngest groups.
 
         With each of them, for which of its owners that is so.
         """
-        entries = self._pending()
-        if not entries:
-            return []
-        chosen = self._chosen(owners)
-        found = [(e.operation, self._is_due(e, chosen, keep)) for e in entries]
+        found = [(e.operation, mine & self._is_old(e, keep)) for e, mine in self._pending(owners)]
         return [(operation, mine) for operation, mine in found if any_of(mine)]
 
     def has_issued(self, owners: Index) -> NDArray[np.bool_]:
         """Say which owners have ever issued an operation: others wait for nothing."""
         return self._issuers[owners]
 
-    def _is_due(self, entry: _Entry[T], chosen: NDArray[np.bool_], keep: int) -> NDArray[np.bool_]:
+    def _is_old(self, entry: _Entry[T], keep: int) -> NDArray[np.bool_]:
         age = self._commits[entry.owners] - 1 - entry.numbers
-        due: NDArray[np.bool_] = chosen[entry.owners] & (entry.numbers != _OPEN) & (age >= keep)
-        return due
+        old: NDArray[np.bool_] = (entry.numbers != _OPEN) & (age >= keep)
+        return old
 
-    def _chosen(self, owners: Index) -> NDArray[np.bool_]:
+    def _pending(self, owners: Index) -> list[tuple[_Entry[T], NDArray[np.bool_]]]:
+        """Drop what all owners have waited for; return what some of these have, and which."""
+        self._entries = [entry for entry in self._entries if not entry.operation.is_over]
+        if not self._entries:
+            return []
         chosen = np.zeros(len(self._commits), np.bool_)
         chosen[owners] = True
-        return chosen
-
-    def _pending(self) -> list[_Entry[T]]:
-        """Drop what all owners have waited for and return the rest."""
-        self._entries = [entry for entry in self._entries if not entry.operation.is_over]
-        return self._entries
+        found = [(entry, chosen[entry.owners]) for entry in self._entries]
+        return [(entry, mine) for entry, mine in found if any_of(mine)]

@@ -142,9 +142,7 @@ class Product:
             m.guard.end(self.operation, by_group(self.group.number))
         self.awaited |= new
         waiting = ~self.awaited.reshape(len(self.group.rows), -1)
-        self.operation.blocks = self.group.rows[waiting.any(axis=1)]
-        if self.is_over:
-            m.asynchronous.held.remove(self.operation)
+        m.asynchronous.keep(self.operation, self.group.rows[waiting.any(axis=1)])
         lanes = self._lanes(waiting)
         for use in self.uses:
             m.in_flight.leave(use, lanes)

@@ -78,6 +78,28 @@ def test_what_a_copy_still_fills_may_not_be_touched(code: str, ends: str, comple
     assert "the cp.async of 16 bytes (of warp 0 of block (0, 0, 0), PTX line" in str(error.value)
 
 
+@pytest.mark.parametrize("completion", COMPLETIONS)
+@pytest.mark.parametrize(
+    "ends",
+    [
+        "",
+        "cp.async.wait_group 0;",
+        "cp.async.commit_group;",
+        "cp.async.commit_group; cp.async.wait_group 1;",
+        "cp.async.commit_group; setp.lt.u32 %p0, %r0, 31; @%p0 cp.async.wait_group 0;",
+    ],
+)
+def test_a_block_may_not_end_before_its_threads_have_waited(ends: str, completion: Any) -> None:
+    text = module(
+        START.format(step=16) + "cp.async.cg.shared.global [%r2], [%d2], 16;" + ends,
+        ["u64", "u64"], REGISTERS,
+    )  # fmt: skip
+    words = np.zeros(128, np.uint32)
+    with pytest.raises(DeviceFault, match=r"ends while the cp\.async of 16 bytes") as error:
+        run(text, "k", (1,), (32,), [words, words], completion=completion)
+    assert error.value.code == "E256"
+
+
 def test_what_bypasses_the_first_cache_has_16_bytes() -> None:
     with pytest.raises(DeviceFault, match="copies 16 bytes, not 4") as error:
         copied("cp.async.cg.shared.global [%r2], [%d2], 4;")

@@ -69,3 +69,17 @@ def test_what_all_have_waited_for_is_not_due_again() -> None:
     assert due(ledger, 0) == due(ledger, 0) == [(over, [True])]
     over.is_over = True
     assert not due(ledger, 0)
+
+
+def test_the_operations_of_an_owner_are_known_before_it_commits_them() -> None:
+    ledger: GroupLedger[SimpleNamespace] = GroupLedger(3)
+    first, second = operation(), operation()
+    ledger.issue(first, owners(0, 1))
+    ledger.commit(owners(0))
+    ledger.issue(second, owners(1, 2))
+    found = ledger.of(owners(0, 1))
+    assert [(each, mine.tolist()) for each, mine in found] == [
+        (first, [True, True]),
+        (second, [True, False]),
+    ]
+    assert not ledger.of(owners())

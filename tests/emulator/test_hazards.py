@@ -64,6 +64,9 @@ HAZARDS = {
     "read-before-the-barrier": BARRIER + LOAD.format(bytes=256) + READ,
     "refill-of-a-slot-in-use": STORE.format(fence=FENCE) + ".loc 1 9 1\n st.shared.b32 [%r4], %r3;",
     "exit-with-work-in-flight": STORE.format(fence=FENCE),
+    # Who waits knows only of its own group.
+    "end-before-a-cp-async": OWN + ".loc 1 8 1\n cp.async.ca.shared.global [%r4], [%d2], 4;"
+    "cp.async.commit_group; @%p2 cp.async.wait_group 0;",
     "bytes-too-few": BARRIER + LOAD.format(bytes=240) + WAIT + READ,
     "bytes-too-many": BARRIER + LOAD.format(bytes=272) + WAIT + READ,
     "over-arrival": BARRIER + "mbarrier.arrive.shared::cta.b64 _, [%r2];",

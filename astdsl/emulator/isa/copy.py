@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from astdsl.emulator.asynchronous import Operation
+from astdsl.emulator.groups import GroupLedger
 from astdsl.emulator.isa import Execute, executes
 from astdsl.emulator.isa.mbarrier import barrier_place, use
 from astdsl.emulator.issues import Issue
-from astdsl.emulator.lanes import Lanes
-from astdsl.emulator.scalars import UNSIGNED
+from astdsl.emulator.scalars import UNSIGNED, all_of, any_of
 from astdsl.emulator.syntax import Immediate
 
 if TYPE_CHECKING:
-    from astdsl.emulator.lanes import Index
+    from astdsl.emulator.lanes import Lanes
     from astdsl.emulator.machine import Machine
     from astdsl.emulator.operands import Operands
     from astdsl.emulator.scalars import Array, BoolArray
@@ -29,79 +29,41 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True, eq=False)
 class _Copy:
-    """A copy in flight, and in which group of each of its lanes it is (0 = not committed).
+    """A copy in flight, and which of its lanes have waited for it.
 
     `target` are the rows and offsets that it fills, `size` bytes a lane.
     """
 
+    m: Machine
     operation: Operation
-    index: Index
-    group: Array
+    lanes: Lanes
     target: tuple[Array, Array]
     size: int
     awaited: BoolArray
 
+    @property
+    def is_over(self) -> bool:
+        """Return whether all lanes have waited for it."""
+        return all_of(self.awaited)
 
-class Copies:
-    """The `cp.async` operations of a machine, by thread and group."""
+    def wait(self, mine: BoolArray) -> None:
+        """Complete it; what it wrote counts as written now by those of its lanes that wait."""
+        m, new = self.m, mine & ~self.awaited
+        if not any_of(new):
+            return
+        m.asynchronous.complete(self.operation)
+        self.awaited |= new
+        rows, offsets = self.target
+        m.asynchronous.keep(self.operation, rows[~self.awaited])
+        if m.guard is not None:
+            m.guard.end_fill(self.lanes.where(new), rows[new], offsets[new], self.size)
+
+
+class _Copies(GroupLedger[_Copy]):
+    """The `cp.async` groups of every thread of a machine."""
 
     def __init__(self, m: Machine) -> None:
-        self.m = m
-        self.groups = np.zeros(m.n_lanes, np.int64)
-        self.copies: list[_Copy] = []
-
-    def add(
-        self, operation: Operation, lanes: Lanes, target: tuple[Array, Array], size: int
-    ) -> None:
-        """Note a copy of these lanes, in no group yet."""
-        self.copies = [copy for copy in self.copies if not copy.awaited.all()]
-        none = np.zeros(lanes.n, np.bool_)
-        group = np.zeros(lanes.n, np.int64)
-        self.copies.append(_Copy(operation, lanes.index, group, target, size, none))
-
-    def commit(self, lanes: Lanes) -> None:
-        """Put the lanes' open copies into a new group of each."""
-        self.groups[lanes.sel] += 1
-        member = self._members(lanes)
-        for copy in self.copies:
-            new = (copy.group == 0) & member[copy.index]
-            copy.group = np.where(new, self.groups[copy.index], copy.group)
-
-    def wait(self, lanes: Lanes, n_pending: int | None) -> None:
-        """Complete all but the youngest groups of the lanes; None: everything, committed or not."""
-        member = self._members(lanes)
-        for copy in self.copies:
-            wanted = member[copy.index]
-            if n_pending is not None:
-                old = copy.group <= self.groups[copy.index] - n_pending
-                wanted = wanted & (copy.group > 0) & old
-            self._await(copy, wanted)
-
-    def of(self, lanes: Lanes) -> list[_Copy]:
-        """Return the copies that some of the lanes have in flight."""
-        member = self._members(lanes)
-        return [copy for copy in self.copies if member[copy.index].any()]
-
-    def finish(self, copy: _Copy, lanes: Lanes) -> None:
-        """Complete a copy for lanes whose arrival at an mbarrier follows it."""
-        self._await(copy, self._members(lanes)[copy.index])
-
-    def _await(self, copy: _Copy, wanted: BoolArray) -> None:
-        """Complete a copy; what it wrote counts as written now by the lanes that waited."""
-        new = wanted & ~copy.awaited
-        if not new.any():
-            return
-        self.m.asynchronous.complete(copy.operation)
-        copy.awaited |= new
-        if self.m.guard is not None:
-            rows, offsets = (part[new] for part in copy.target)
-            lanes = Lanes.of(copy.index[new])
-            self.m.guard.end_fill(lanes, rows, offsets, copy.size)
-
-    def _members(self, lanes: Lanes) -> Array:
-        member = np.zeros(len(self.groups), np.bool_)
-        member[lanes.sel] = True
-        return member
+        super().__init__(m.n_lanes)
 
 
 # What bypasses L1 (PTX ISA 9.7.9.25.3.1).
@@ -133,8 +95,10 @@ def prepare_copy(ops: Operands) -> Execute:
             m.guard.begin_fill(lanes, rows, offsets, size, issue)
         m.memory.shared.forget(rows, offsets, size)
         perform = partial(_copy, m, m.pc, lanes, (rows, offsets), (addresses, n_valid), size)
-        operation = m.asynchronous.issue(Operation(perform, issue))
-        m.state(Copies).add(operation, lanes, (rows, offsets), size)
+        operation = m.asynchronous.hold(Operation(perform, issue, blocks=rows))
+        none = np.zeros(lanes.n, np.bool_)
+        copy = _Copy(m, operation, lanes, (rows, offsets), size, none)
+        m.state(_Copies).issue(copy, lanes.index)
 
     return execute
 
@@ -182,15 +146,27 @@ def _valid_bytes(ops: Operands, size: int) -> Any:
 def prepare_commit(ops: Operands) -> Execute:
     """`cp.async.commit_group`: make a group of the thread's open copies."""
     ops.allow("async", "commit_group")
-    return lambda m, lanes: m.state(Copies).commit(lanes)
+    return lambda m, lanes: m.state(_Copies).commit(lanes.index)
 
 
 @executes("cp.async.wait_group", "cp.async.wait_all")
 def prepare_wait(ops: Operands) -> Execute:
-    """`cp.async.wait_group n`: at most n of the youngest groups stay pending; `wait_all`: none."""
+    """`cp.async.wait_group n`: at most n of the youngest groups stay pending.
+
+    `wait_all` commits, and waits for all (PTX ISA 9.7.9.25.3.3).
+    """
     ops.allow("async", "wait_group", "wait_all")
-    n_pending = ops.immediate(ops.args[0]) if ops.has("wait_group") else None
-    return lambda m, lanes: m.state(Copies).wait(lanes, n_pending)
+    commits = ops.has("wait_all")
+    keep = 0 if commits else ops.immediate(ops.args[0])
+
+    def execute(m: Machine, lanes: Lanes) -> None:
+        copies = m.state(_Copies)
+        if commits:
+            copies.commit(lanes.index)
+        for copy, mine in copies.due(lanes.index, keep):
+            copy.wait(mine)
+
+    return execute
 
 
 @executes("cp.async.mbarrier.arrive")
@@ -204,14 +180,14 @@ def prepare_arrive(ops: Operands) -> Execute:
 
     def execute(m: Machine, lanes: Lanes) -> None:
         rows, offsets = (np.array(part) for part in place(m, lanes))
-        copies, ones, pc = m.state(Copies), np.ones(lanes.n, np.int64), m.pc
-        earlier = copies.of(lanes)
+        ones, pc = np.ones(lanes.n, np.int64), m.pc
+        earlier = m.state(_Copies).of(lanes.index)
         if adds:
             use(m, lanes, lambda barriers: barriers.expect_arrivals(rows, offsets, ones))
 
         def perform() -> None:
-            for copy in earlier:
-                copies.finish(copy, lanes)
+            for copy, mine in earlier:
+                copy.wait(mine)
             with m.at(pc):
                 use(m, lanes, lambda barriers: barriers.arrive(rows, offsets, ones))
                 if m.guard is not None:
