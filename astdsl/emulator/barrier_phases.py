@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from astdsl.emulator.barriers import N_BARRIERS
+from astdsl.emulator.scalars import first_of
 
 if TYPE_CHECKING:
     from astdsl.emulator.clocks import Clocks
@@ -40,9 +41,8 @@ class BarrierPhases:
         own = clocks.actors(rows, warps)
         late = self._times[at] > clocks.known[rows, warps, actors]
         if late.any():
-            first = int(np.argmax(late))
-            row, number = int(rows[first]), int(at[1][first])
-            who = clocks.place_of(row, int(actors[first]))
+            first, row, number, actor = first_of(late, *at, actors)
+            who = clocks.place_of(row, actor)
             place = clocks.place_text(int(self._times[row, number]))
             raise self._m.fault(
                 "E213",

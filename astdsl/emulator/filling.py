@@ -49,11 +49,12 @@ class Filling:
         found: BoolArray = self._by[index].any(axis=-1)
         return found
 
-    def issue(self, row: int, offset: int, size_bytes: int) -> Issue:
-        """Return what fills the first word in flight of those at a place."""
+    def first(self, row: int, offset: int, size_bytes: int) -> tuple[int, Issue]:
+        """Return the first word in flight of those at a place: its offset, and what fills it."""
         first = offset // _WORD_BYTES
         words = self._words[row, first : first + max(size_bytes // _WORD_BYTES, 1)]
-        return self._issues[int(words[words > 0][0]) - 1]
+        at = int(np.argmax(words > 0))
+        return (first + at) * _WORD_BYTES, self._issues[int(words[at]) - 1]
 
     @property
     def _words(self) -> Array:

@@ -21,6 +21,7 @@ from astdsl.emulator.mbarriers import BARRIER_BYTES, mbarriers_of
 from astdsl.emulator.occupancy import CHUNK_BYTES, CHUNK_SHIFT, Index, Occupancy
 from astdsl.emulator.overtaken import Overtaken
 from astdsl.emulator.races import SharedRaces
+from astdsl.emulator.scalars import first_of
 from astdsl.emulator.unacquired import Unacquired
 
 if TYPE_CHECKING:
@@ -112,8 +113,7 @@ class SharedGuard:
             return
         hidden = self.races.hidden(rows, offsets)
         if hidden.any():
-            at = int(np.argmax(hidden))
-            row, offset = int(rows[at]), int(offsets[at])
+            at, row, offset = first_of(hidden, rows, offsets)
             raise self._m.fault(
                 "E259", f"the mbarrier at shared {offset:#x} is used before a fence lets "
                 "asynchronous work and other blocks see that it was initialised by "
@@ -378,8 +378,7 @@ class SharedGuard:
             return
         touched = self._barriers.overlaps(rows, offsets, width)
         if touched.any():
-            at = int(np.argmax(touched))
-            offset = int(np.broadcast_to(offsets, len(touched))[at])
+            at, offset = first_of(touched, offsets)
             raise self._m.fault(
                 "E253",
                 f"an ordinary access of {width} bytes at shared {offset:#x} touches a live mbarrier"
@@ -393,8 +392,7 @@ class SharedGuard:
             return
         unknown = self._unacquired.unknown((rows, offsets >> CHUNK_SHIFT))
         if unknown.any():
-            at = int(np.argmax(unknown))
-            row, offset = (int(np.broadcast_to(x, len(unknown))[at]) for x in (rows, offsets))
+            at, row, offset = first_of(unknown, rows, offsets)
             text = f"shared memory at {offset:#x} holds what {self._brought(row, offset)}"
             raise self._m.fault("E233", text, int(lanes.index[at]), _ACQUIRE)
 

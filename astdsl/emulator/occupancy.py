@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from astdsl.emulator.filling import Filling
+from astdsl.emulator.scalars import first_of
 
 if TYPE_CHECKING:
     from astdsl.emulator.asynchronous import Operation
@@ -135,31 +136,32 @@ class Occupancy:
             return
         busy = self._filling.reached(rows, offsets, width)
         if busy.any():
-            at = int(np.argmax(busy))
-            row, offset = (int(np.broadcast_to(x, len(busy))[at]) for x in (rows, offsets))
-            issue = self._filling.issue(row, offset, width)
+            at, row, offset = first_of(busy, rows, offsets)
+            word, issue = self._filling.first(row, offset, width)
             raise self._m.fault(
-                "E250", f"shared memory at {offset:#x} is {verb} while the {issue.what} "
-                f"({issue.text(self._m, row, offset)}) is still writing it", int(lanes.index[at]),
+                "E250", f"shared memory at {offset:#x} is {verb} while "
+                f"{self._still(issue, row, word, writes=True)}", int(lanes.index[at]),
                 help=_WAIT_FOR_FILL,
             )  # fmt: skip
 
     def _collision(
         self, lanes: Lanes, rows: Array, offsets: Array, busy: BoolArray, verb: str
     ) -> DeviceFault:
-        at = int(np.argmax(busy))
-        row = int(np.broadcast_to(rows, len(busy))[at])
-        offset = int(np.broadcast_to(offsets, len(busy))[at])
+        at, row, offset = first_of(busy, rows, offsets)
         writes = bool(self._writing[row, offset >> CHUNK_SHIFT])
-        other = self._user(row, offset, writes)
-        doing = "writing" if writes else "reading"
+        issue = self._user(row, offset, writes).issue
         return self._m.fault(
             "E250",
-            f"shared memory at {offset:#x} is {verb} while the {other.what} "
-            f"({other.issue.text(self._m, row, offset)}) is still {doing} it",
+            f"shared memory at {offset:#x} is {verb} while "
+            f"{self._still(issue, row, offset, writes=writes)}",
             int(lanes.index[at]),
             help="wait for the operation first: its mbarrier, or its group",
         )
+
+    def _still(self, issue: Issue, row: int, offset: int, *, writes: bool) -> str:
+        """Return what holds a byte, and how, for reports."""
+        doing = "writing" if writes else "reading"
+        return f"the {issue.what} ({issue.text(self._m, row, offset)}) is still {doing} it"
 
     # Operations.
 
@@ -184,11 +186,10 @@ class Occupancy:
         busy = self._filling.reached_chunks(index)
         if busy.any():
             row, offset = self.place(index, busy)
-            issue = self._filling.issue(row, offset, CHUNK_BYTES)
+            word, issue = self._filling.first(row, offset, CHUNK_BYTES)
             raise self.fault(
-                "E251", f"the {operation.what} {verb} shared memory at {offset:#x} while the "
-                f"{issue.what} ({issue.text(self._m, row)}) is still writing it", lanes, row,
-                _WAIT_FOR_FILL,
+                "E251", f"the {operation.what} {verb} shared memory at {offset:#x} while "
+                f"{self._still(issue, row, word, writes=True)}", lanes, row, _WAIT_FOR_FILL,
             )  # fmt: skip
 
     def _check_no_barriers(
@@ -209,12 +210,11 @@ class Occupancy:
         busy = counts[index] > 0
         if busy.any():
             row, offset = self.place(index, busy)
-            other = self._user(row, offset, counts is self._writing)
-            doing = "writing" if counts is self._writing else "reading"
+            writes = counts is self._writing
+            issue = self._user(row, offset, writes).issue
             raise self.fault(
-                "E251", f"the {operation.what} {verb} shared memory at {offset:#x} while the "
-                f"{other.what} ({other.issue.text(self._m, row, offset)}) is still {doing} it",
-                lanes, row,
+                "E251", f"the {operation.what} {verb} shared memory at {offset:#x} while "
+                f"{self._still(issue, row, offset, writes=writes)}", lanes, row,
             )  # fmt: skip
 
     def _user(self, row: int, offset: int, writes: bool) -> Operation:

@@ -15,7 +15,8 @@ import numpy as np
 
 from astdsl.emulator.clocks import BY_MBARRIER, Clocks
 from astdsl.emulator.lanes import WARP_THREADS
-from astdsl.emulator.scalars import TYPES
+from astdsl.emulator.occupancy import CHUNK_BYTES, CHUNK_SHIFT, Index
+from astdsl.emulator.scalars import TYPES, first_of
 
 if TYPE_CHECKING:
     from astdsl.emulator.faults import DeviceFault
@@ -28,8 +29,6 @@ if TYPE_CHECKING:
 __all__ = ["SharedRaces"]
 
 WORD_BYTES = 4
-CHUNK_BYTES = 16
-Index = tuple[Any, Any]
 _ELSEWHERE = ("global", "param", "local", "const", "async", "bulk")
 
 
@@ -159,13 +158,12 @@ class SharedRaces:
     def check_winners(self, lanes: Lanes, rows: Array, offsets: Array, values: Array) -> None:
         """Fault if warps have stored different values at one place by one instruction."""
         lost = self._m.memory.shared.differs(rows, offsets, values, self._word_bytes).any(axis=1)
-        places = rows, offsets // self._word_bytes
-        winners = self._weak.written[places] % self._clocks.n_actors
+        columns = offsets // self._word_bytes
+        winners = self._weak.written[rows, columns] % self._clocks.n_actors
         lost &= winners != self._clocks.actors(*self._clocks.warps(lanes))
         if lost.any():
-            at = int(np.argmax(lost))
-            row, column = (int(np.broadcast_to(p, len(lost))[at]) for p in places)
-            who = self._clocks.place_of(row, int(winners[at]))
+            at, row, column, winner = first_of(lost, rows, columns, winners)
+            who = self._clocks.place_of(row, winner)
             raise self._m.fault(
                 "E232",
                 f"shared memory at {self._word_bytes * column:#x}: {who} writes another value "
@@ -235,7 +233,7 @@ class SharedRaces:
 
     def _chunk(self, rows: Array, offsets: Array) -> Array:
         """Return the place of each access's chunk among those of all blocks."""
-        place: Array = rows * self.stored.shape[1] + (offsets >> 4)
+        place: Array = rows * self.stored.shape[1] + (offsets >> CHUNK_SHIFT)
         return place
 
     def _known(self, lanes: Lanes) -> Array:
@@ -367,7 +365,7 @@ class SharedRaces:
             if found:
                 return max(found)[1]
         # One lane of a warp that has told of its other lanes has not told of this.
-        at = row, offset // CHUNK_BYTES
+        at = row, offset >> CHUNK_SHIFT
         found = [(int(self.stored[at]), "writes")] + [(int(self._loaded[at]), "reads")] * writes
         stamp, verb = max(found)
         time, actor = divmod(stamp, self._clocks.n_actors)
@@ -376,7 +374,7 @@ class SharedRaces:
 
     def _unknown(self, known: Array, row: int, offset: int, writes: bool) -> list[tuple[int, str]]:
         """Return what is not known of the last accesses of a byte's chunk: when and what."""
-        clocks, at = self._clocks, (row, offset // CHUNK_BYTES)
+        clocks, at = self._clocks, (row, offset >> CHUNK_SHIFT)
         found: list[tuple[int, str]] = []
         ordinary = [(self.stored, "writes")] + [(self._loaded, "reads")] * writes
         for times, verb in ordinary:
@@ -484,14 +482,13 @@ class SharedRaces:
         self, lanes: Lanes, rows: Array, offsets: Array, known: Array, what: tuple[str, Any]
     ) -> None:
         verb, arrays = what
-        issued, chunks = self._clocks.issued, offsets >> 4
+        issued, chunks = self._clocks.issued, offsets >> CHUNK_SHIFT
         for times, by in arrays:
             bad = times[rows, chunks] > known[:, by]
             if bad.any():
-                at = int(np.argmax(bad))
-                row, offset = (int(np.broadcast_to(x, len(bad))[at]) for x in (rows, offsets))
+                at, row, offset = first_of(bad, rows, offsets)
                 past = "wrote" if times is self._copied else "read"
-                operation, who = issued(int(times[row, offset >> 4]), row, offset)
+                operation, who = issued(int(times[row, offset >> CHUNK_SHIFT]), row, offset)
                 raise self._m.fault(
                     "E233",
                     f"shared memory at {offset:#x} is {verb}, but this warp has not waited for the "

@@ -95,6 +95,15 @@ def any_of(mask: Any) -> bool:
     return bool(np.count_nonzero(mask))
 
 
+def first_of(mask: BoolArray, *values: Any) -> tuple[int, ...]:
+    """Return the place of the first true entry of a mask, [n], and what values have there.
+
+    The values are integers, one for all or one each.
+    """
+    at = int(np.argmax(mask))
+    return at, *(int(np.broadcast_to(each, len(mask))[at]) for each in values)
+
+
 def all_of(mask: Any) -> bool:
     """Say whether all entries of a mask are true; see `any_of`."""
     return bool(np.count_nonzero(mask) == mask.size)

@@ -62,20 +62,40 @@ def test_waiting_leaves_the_youngest_groups_pending(completion: Any) -> None:
 
 @pytest.mark.parametrize("completion", COMPLETIONS)
 @pytest.mark.parametrize(
-    ("code", "ends"),
+    "ends",
     [
-        ("E250", "cp.async.commit_group;"),
-        ("E250", "cp.async.wait_group 0;"),
-        ("E250", "cp.async.commit_group; cp.async.wait_group 1;"),
-        ("E250", "cp.async.commit_group; st.shared.b32 [%r2], %r0; cp.async.wait_group 0;"),
-        ("E250", "cp.async.ca.shared.global [%r2], [%d2], 4; cp.async.wait_all;"),
+        "cp.async.commit_group;",
+        "cp.async.wait_group 0;",
+        "cp.async.commit_group; cp.async.wait_group 1;",
+        "cp.async.commit_group; st.shared.b32 [%r2], %r0; cp.async.wait_group 0;",
+        "cp.async.ca.shared.global [%r2], [%d2], 4; cp.async.wait_all;",
     ],
 )
-def test_what_a_copy_still_fills_may_not_be_touched(code: str, ends: str, completion: Any) -> None:
+def test_what_a_copy_still_fills_may_not_be_touched(ends: str, completion: Any) -> None:
     with pytest.raises(DeviceFault) as error:
         copied("cp.async.cg.shared.global [%r2], [%d2], 16;" + ends, completion=completion)
-    assert error.value.code == code
+    assert error.value.code == "E250"
     assert "the cp.async of 16 bytes (of warp 0 of block (0, 0, 0), PTX line" in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("code", "use"),
+    [
+        ("E250", "ld.shared.v4.b32 {%r4, %r5, %r6, %r7}, [%r1];"),
+        ("E251", "cp.async.bulk.global.shared::cta.bulk_group [%d1], [%r1], 16;"),
+    ],
+)
+def test_a_report_names_the_warp_that_fills_a_word_of_what_is_touched(code: str, use: str) -> None:
+    # The warps fill every other word, and the first has waited.
+    body = f"""
+      and.b32 %r3, %r0, 31; shr.u32 %r8, %r0, 5; mad.lo.u32 %r3, %r3, 2, %r8;
+      shl.b32 %r3, %r3, 2; add.u32 %r2, %r1, %r3; setp.eq.u32 %p0, %r0, 0;
+      setp.eq.u32 %p1, %r8, 0; cp.async.ca.shared.global [%r2], [%d2], 4;
+      @%p1 cp.async.wait_all; bar.sync 0; @%p0 {use} cp.async.wait_all;"""
+    with pytest.raises(DeviceFault) as error:
+        copied(body, step=4, n=64)
+    assert error.value.code == code
+    assert "the cp.async of 4 bytes (of warp 1 of block" in str(error.value)
 
 
 @pytest.mark.parametrize("completion", COMPLETIONS)
