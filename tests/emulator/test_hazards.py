@@ -273,6 +273,7 @@ def told(name: str, **options: Any) -> str:
     return reported(text, 128, [np.zeros(128, np.uint32)], **options)
 
 
+FOLDER = Path(__file__).parents[1] / "golden" / "hazards"
 ONE_BLOCK = [*HAZARDS, *PRODUCTS, *TENSORS]
 
 
@@ -285,12 +286,19 @@ def test_a_hazard_is_reported_with_both_accesses(name: str, golden: Golden) -> N
 SCHEDULES: list[dict[str, Any]] = [
     {"completion": "early", "order": "max-pc"}, {"completion": 1, "order": "round-robin"},
 ]  # fmt: skip
+# What some schedules call something else: which side comes last, or comes to its end first.
+ALSO = {
+    "read-before-the-barrier": "E233", "copy-to-global-memory-not-awaited": "E250",
+    "copy-not-waited-for": "E250", "copy-not-waited-for-before-a-copy": "E251",
+    "wait-of-a-lane-that-stores-nothing": "E250", "tensor-memory-freed-under-a-copy": "E277",
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("options", SCHEDULES)
 @pytest.mark.parametrize("name", ONE_BLOCK)
 def test_a_hazard_is_reported_whatever_completes_when(name: str, options: Any) -> None:
-    assert told(name, **options)
+    known = (FOLDER / f"{name}.txt").read_text().partition(":")[0]
+    assert told(name, **options).partition(":")[0] in (known, ALSO.get(name))
 
 
 @pytest.mark.parametrize("name", BLOCKS)
@@ -322,7 +330,6 @@ ONE_SIDED = {
     "tensor-memory-leaked", "tensor-memory-not-allocated", "undefined-register",
     "unwritten-shared-memory", "unwritten-tensor-memory", "use-of-no-mbarrier",
 }  # fmt: skip
-FOLDER = Path(__file__).parents[1] / "golden" / "hazards"
 REPORTS = sorted(path.stem for path in FOLDER.glob("*.txt"))
 PLACE = r"kernel\.py:\d+:1"
 WARP = r"warp \d+ of block \(\d+, \d+, \d+\)"
