@@ -27,8 +27,6 @@ from astdsl.lang.names import (
     BlockFunction,
     BlockNames,
     require_usable,
-    restore,
-    unchanged_objects,
 )
 from astdsl.lang.operands import Effects
 from astdsl.lang.orders import trace_order
@@ -57,8 +55,7 @@ def trace_for(low: object, high: object, step: object, body: BlockFunction) -> N
     axis = (_operand(low), _operand(high), _operand(step))
 
     def run(indices: tuple[Value, ...]) -> None:
-        with unchanged_objects(body):
-            call_unless(body.stopped(), body.bind(loop_index(indices[0], *axis)))
+        call_unless(body.stopped(), body.bind(loop_index(indices[0], *axis)))
         if isinstance(axis[2], Literal) and type(body.stopped()) is Tile:
             raise _MayStop
 
@@ -70,7 +67,7 @@ def trace_for(low: object, high: object, step: object, body: BlockFunction) -> N
     try:
         loop.trace()
     except _MayStop:
-        restore(loop.cells, loop.before)
+        loop.watch.require_unchanged()
         _trace_until_stopped(axis, bounds, body)
 
 
@@ -90,8 +87,7 @@ def _trace_until_stopped(
     def run(indices: tuple[Value, ...]) -> None:
         del indices
         value = index.cell_contents.value
-        with unchanged_objects(body):
-            body.call(loop_index(value, *axis))
+        body.call(loop_index(value, *axis))
         after = emit(ops.Add, x=value, y=stride).result
         index.cell_contents = Tile(after, weak=True)
         go.cell_contents = in_range(after) & ~as_condition(body.stopped())
@@ -142,7 +138,7 @@ def trace_pipeline(
             value.hint = hint
         operands = [(_operand(low), _operand(high), _operand(step)) for low, high, step in axes]
         grid = Grid(tuple(names), tuple(made), tuple(operands)) if ops.SPREAD in placement else None
-        with require_trace("a pipeline").inside_grid(grid), unchanged_objects(body):
+        with require_trace("a pipeline").inside_grid(grid):
             body.call(made[0] if is_single else tuple(made))
         _require_no_exit(body)
 
@@ -187,9 +183,8 @@ def trace_while(go: object, test: BlockFunction, body: BlockFunction) -> None:
 
     def run(indices: tuple[Value, ...]) -> None:
         del indices
-        with unchanged_objects(test, body):
-            body.call()
-            cell.cell_contents = _next_test(test, body)
+        body.call()
+        cell.cell_contents = _next_test(test, body)
 
     loop = loop_of("the loop", [body, test], run=run, make=_make_while)
     loop.cells = {GO: cell, **loop.cells}

@@ -23,13 +23,14 @@ from astdsl.lang.names import (
     RESULT,
     BlockFunction,
     Unusable,
+    Watch,
     require_usable,
     restore,
     states,
     unusable,
     write_cell,
 )
-from astdsl.lang.tracing import emit, require_trace
+from astdsl.lang.tracing import Trace, emit, require_trace
 from astdsl.lang.values import Tile
 from astdsl.records import dataclass, field, replace
 from astdsl.source import Span
@@ -70,11 +71,12 @@ class Loop:
     """A loop to be traced: how one step runs, and what becomes of it.
 
     `run` traces a step from its index values; `make` emits the operation from the initial values
-    and the body.
+    and the body. `watch` is of the objects that the step traced last can reach.
     """
 
     what: str
     span: Span
+    blocks: Sequence[BlockFunction]
     cells: dict[str, types.CellType]
     exposed: frozenset[str]
     after: frozenset[str]
@@ -84,6 +86,7 @@ class Loop:
     before: dict[str, Any] = field(default_factory=dict)
     refused: dict[str, Unusable] = field(default_factory=dict)
     given: dict[str, list[Value | None]] = field(default_factory=dict)
+    watch: Watch = field(init=False)
 
     def trace(self) -> None:
         """Trace the body until the types of what it carries settle, and emit the operation."""
@@ -105,9 +108,8 @@ class Loop:
         """Return what to carry after a step failed: the numbers that steps change, as they are not.
 
         In the first try a number that is counted up stands there as the constant that it was
-        before. Errors: that of the step, where no number of Python's is changed.
+        before. Errors: that of the step, where no number of Python's is changed, or an object is.
         """
-        restore(self.cells, self.before)
         guessed = [
             replace(
                 c,
@@ -115,13 +117,13 @@ class Loop:
             )
             for c in carried
         ]
-        if all(new.types == old.types for new, old in zip(guessed, carried, strict=True)):
+        is_new = any(new.types != old.types for new, old in zip(guessed, carried, strict=True))
+        if not is_new or self.watch.change() is not None:
             raise error
         try:
             _, after = self._step(guessed)
             found = self._settle(guessed, after)
         except (KernelError, *_OF_A_TILE):
-            restore(self.cells, self.before)
             raise error from None
         kept = guessed if found is None else found
         if sum(len(c.typed()) for c in kept) <= sum(len(c.typed()) for c in carried):
@@ -136,8 +138,23 @@ class Loop:
         return Carried(name, value, types)
 
     def _step(self, carried: list[Carried]) -> tuple[OpenBlock, dict[str, Any]]:
-        """Trace the body once; return its region, left without an end, and what names hold."""
+        """Trace the body once; return its region, left without an end, and what names held then.
+
+        They hold again what they did before, and so they do where it fails.
+        """
         trace = require_trace(self.what)
+        unused = dict(trace.unused)
+        try:
+            region = self._region(trace, carried)
+            return region, states(self.cells)
+        except KernelError:
+            trace.unused = unused
+            raise
+        finally:
+            restore(self.cells, self.before)
+
+    def _region(self, trace: Trace, carried: list[Carried]) -> OpenBlock:
+        """Trace the body into a region. Errors: also HiddenMutation."""
         typed = [(c.name, t) for c in carried for t in c.typed()]
         all_types = [*[INDEX] * self.indices, *(t.type for _, t in typed)]
         hints = [*[""] * self.indices, *(name for name, _ in typed)]
@@ -150,11 +167,11 @@ class Loop:
                 arguments = iter([v for v in given if v is not None])
                 made = c.with_leaves(lambda t, _: t.tile(next(arguments)))  # noqa: B023
                 self.cells[c.name].cell_contents = made
+            self.watch = Watch(*self.blocks)
             with trace.loop():
                 self.run(region.args[: self.indices])
-        after = states(self.cells)
-        restore(self.cells, self.before)
-        return region, after
+            self.watch.require_unchanged()
+        return region
 
     def _settle(self, carried: list[Carried], after: dict[str, Any]) -> list[Carried] | None:
         """Return what to carry in the next try, None if the types hold."""
@@ -251,8 +268,10 @@ class Loop:
         )
 
 
-# What Python raises where it needs a number and is given a tile.
-_OF_A_TILE = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
+# What Python raises where it needs a number and is given a tile, which ends no recursion either.
+_OF_A_TILE = (
+    ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError,
+)  # fmt: skip
 
 
 def _of_number(leaf: Leaf) -> LeafType | None:
@@ -283,5 +302,4 @@ def loop_of(what: str, blocks: Sequence[BlockFunction], **fields: Any) -> Loop:
     cells = {name: cell for block in blocks for name, cell in block.cells.items()}
     exposed = frozenset[str]().union(*(b.names.exposed for b in blocks))
     after = frozenset[str]().union(*(b.names.after for b in blocks))
-    span = blocks[0].span
-    return Loop(what=what, span=span, cells=cells, exposed=exposed, after=after, **fields)
+    return Loop(what, blocks[0].span, blocks, cells, exposed, after, **fields)

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from typing import Any, Final, NoReturn
 
 from astdsl.errors import HiddenMutation, KernelError
-from astdsl.lang.mutation import Snapshot
+from astdsl.lang.mutation import Change, Snapshot
 from astdsl.lang.tracing import current, fault, require_trace
 from astdsl.records import dataclass, replace
 from astdsl.source import Span
@@ -256,12 +256,16 @@ class Watch:
         self._before = Snapshot(reached, own)
         self._texts = [change for block in blocks for change in block.names.changes]
 
+    def change(self) -> Change | None:
+        """Return one change since, None if there is none."""
+        return self._before.change()
+
     def require_unchanged(self) -> None:
         """Refuse what was changed since: a kernel value in it would be lost.
 
         Errors: HiddenMutation.
         """
-        change = self._before.change()
+        change = self.change()
         if change is not None:
             error = fault(
                 HiddenMutation,
