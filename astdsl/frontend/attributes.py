@@ -18,6 +18,7 @@ from typing import Any
 from astdsl.errors import KernelError, SourceUnavailable
 from astdsl.frontend.library import is_library
 from astdsl.frontend.session import Session
+from astdsl.lang.leaves import dictionary_of
 
 Method = Callable[..., Any]
 SUSPENDS = CO_GENERATOR | CO_COROUTINE | CO_ASYNC_GENERATOR
@@ -124,7 +125,7 @@ def _described(
     session: Session, found: Any, value: Any, name: str, plain: Callable[[], Any]
 ) -> Any:
     """Return what a descriptor of a class gives for an object of it, else what Python does."""
-    held = getattr(value, "__dict__", {})
+    held = dictionary_of(value)
     changes = any(found_in(type(found), each) is not None for each in OF_ONE[1:])
     if isinstance(value, type) or (name in held and not changes and type(found) is not property):
         return plain()

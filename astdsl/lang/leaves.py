@@ -76,6 +76,15 @@ def isinstance_exactly(value: object, kind: type) -> bool:
     return issubclass(type(value), kind)
 
 
+def dictionary_of(value: object) -> dict[str, Any]:
+    """Return what an object holds by name, asking no text of its class; empty if nothing can."""
+    try:
+        found: dict[str, Any] = object.__getattribute__(value, "__dict__")
+    except AttributeError:
+        return {}
+    return found
+
+
 def leaves(value: object) -> Iterator[Leaf]:
     """Yield the leaves of a value in order."""
     if is_leaf(value):
@@ -130,7 +139,7 @@ def _with_parts(value: Any, names: list[str], parts: list[Any]) -> Any:
     made = copy.copy(value)
     fields = dict(zip((name.removeprefix(".") for name in names), parts, strict=True))
     if made is value:  # It says that it is there once; we change no object of the user's.
-        made, fields = object.__new__(type(value)), getattr(value, "__dict__", {}) | fields
+        made, fields = object.__new__(type(value)), dictionary_of(value) | fields
     for name, part in fields.items():
         object.__setattr__(made, name, part)
     return made

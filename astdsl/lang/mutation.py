@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 from typing import Any
 
-from astdsl.lang.leaves import PLAIN
+from astdsl.lang.leaves import PLAIN, dictionary_of
 from astdsl.lang.values import Tile
 from astdsl.records import dataclass
 
@@ -130,7 +130,7 @@ def _cells(function: types.FunctionType, own: set[int]) -> Iterator[tuple[str, A
 
 def attributes(value: object) -> Iterator[tuple[str, Any]]:
     """Yield what an object's dictionary and its slots hold, with paths."""
-    yield from ((f".{name}", part) for name, part in getattr(value, "__dict__", {}).items())
+    yield from ((f".{name}", part) for name, part in dictionary_of(value).items())
     spaces = (kind.__dict__ for kind in type(value).__mro__)
     slots = [item for space in spaces if "__slots__" in space for item in space.items()]
     for name, slot in slots:

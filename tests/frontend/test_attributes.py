@@ -57,6 +57,29 @@ class Answers:
         return len(name) if self.value > 1 else -1
 
 
+class AnswersAll:
+    """What has an answer for every name, `__dict__` too."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    def __getattr__(self, name: str) -> Any:
+        return len(name) if self.value > 1 else -1
+
+
+class Doubled:
+    """What doubles all that is read of it, `__dict__` too."""
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    def __getattribute__(self, name: str) -> Any:
+        found = object.__getattribute__(self, name)
+        return found * 2 if found > 1 else found
+
+
 class Watched:
     def __init__(self, value: Any) -> None:
         object.__setattr__(self, "value", value)
@@ -195,6 +218,14 @@ def by_any_name(n: Any, o: Any) -> None:
     o[0], o[1], o[2] = a.seven, a.known, getattr(a, "eleven")  # noqa: B009  (as some do)
     o[3] = getattr(a, "nothing", 5)
     o[4] = 1 if hasattr(a, "nothing") or not hasattr(a, "some") else 2
+
+
+def by_all_names(n: Any, o: Any) -> None:
+    a, d = AnswersAll(n), Doubled(n)
+    o[0], o[1] = a.seven, d.value
+    o[2] = 0
+    if n > 2:
+        o[2] = d.value + a.one
 
 
 def by_every_name(n: Any, o: Any) -> None:
