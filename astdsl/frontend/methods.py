@@ -22,11 +22,10 @@ from astdsl.frontend.attributes import found_in, own_method
 from astdsl.frontend.reads import is_kernel_value
 from astdsl.frontend.session import Session
 from astdsl.lang import branching
+from astdsl.lang.foreign import MIRRORED
 from astdsl.lang.tracing import fault
 
 Method = Callable[..., Any]
-# What the other operand answers to.
-REFLECTED = {"lt": "gt", "gt": "lt", "le": "ge", "ge": "le", "eq": "eq", "ne": "ne"}
 # Builtins that ask one method of their argument.
 ASKING: dict[Any, str] = {
     **calls.ASKED, builtins.iter: "__iter__", builtins.next: "__next__",
@@ -51,12 +50,12 @@ def binary(session: Session, name: str, left: Any, right: Any) -> Any:
 
 def compare(session: Session, name: str, left: Any, right: Any) -> Any:
     """`left < right`."""
-    names = (f"__{name}__", f"__{REFLECTED[name]}__")
+    asked = f"__{name}__"
     is_plain = found_in(type(left), "__ne__") is object.__ne__
     if name == "ne" and is_plain and own_method(session, type(left), "__eq__"):
         # Python's own `!=` asks `==`.
         return not_(session, compare(session, "eq", left, right))
-    return _answered(session, names, left, right, _operator(name))
+    return _answered(session, (asked, MIRRORED[asked]), left, right, _operator(name))
 
 
 def _answered(
@@ -77,7 +76,7 @@ def _asked(
     kinds = type(left), type(right)
     ours = own_method(session, kinds[0], names[0])
     # Of two values of one class an operator asks the left one only, a comparison both.
-    asks_both = kinds[0] is not kinds[1] or names[0][2:-2] in REFLECTED
+    asks_both = kinds[0] is not kinds[1] or names[0] in MIRRORED
     others = own_method(session, kinds[1], names[1]) if asks_both else None
     is_first = others is not None and _goes_before(kinds, names)
     if is_first and others is not None:
@@ -94,7 +93,7 @@ def _asked(
 def _goes_before(kinds: tuple[type, type], names: tuple[str, str]) -> bool:
     """Whether Python asks the right operand first: one of a subclass that says it anew."""
     is_subclass = kinds[0] is not kinds[1] and issubclass(kinds[1], kinds[0])
-    if names[0][2:-2] in REFLECTED:
+    if names[0] in MIRRORED:
         return is_subclass
     return is_subclass and found_in(kinds[1], names[1]) is not found_in(kinds[0], names[1])
 
