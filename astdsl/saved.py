@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import zipfile
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +41,8 @@ FORMAT = 1
 MANIFEST, IR, PTX, CUBIN = "manifest.json", "kernel.ir", "kernel.ptx", "kernel.cubin"
 LARGEST_MEMBER_BYTES = 256 << 20
 NUMBERS = (bool, int, float)
+# What `zipfile` raises of bytes that are no zip, or of a path that no file can have.
+NO_ZIP = (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError, ValueError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,11 +78,12 @@ def write(path: Path, saved: Saved) -> None:
         "plan": data_of(saved.code.plan),
         "digests": {name: hashlib.sha256(held).hexdigest() for name, held in members.items()},
     }
+    held = json.dumps(manifest, indent=1).encode()
     try:
-        _write(path, {MANIFEST: json.dumps(manifest, indent=1).encode(), **members})
-    except OSError as error:
+        _write(path, {MANIFEST: held, **members})
+    except (OSError, ValueError) as error:
         raise BadArgument(
-            f"`{path}` cannot be written: {error.strerror}",
+            f"`{path}` cannot be written: {getattr(error, 'strerror', None) or error}",
             help="name a file in a folder that is there and can be written",
         ) from None
 
@@ -105,7 +109,7 @@ def read(path: Path) -> Saved:
             f"`{path}` cannot be read: {error.strerror or error}",
             help="pass the path that `kernel.lower(...).save(path)` wrote",
         ) from None
-    except (zipfile.BadZipFile, BadData) as error:
+    except BadData as error:
         raise BadArgument(
             f"`{path}` is no kernel that this version saved: {error}",
             help="save it again, by `kernel.lower(...).save(path)`",
@@ -113,6 +117,13 @@ def read(path: Path) -> Saved:
 
 
 def _members(path: Path) -> dict[str, bytes]:
+    try:
+        return _members_of(path)
+    except NO_ZIP as error:
+        raise BadData(str(error)) from None
+
+
+def _members_of(path: Path) -> dict[str, bytes]:
     with zipfile.ZipFile(path) as file:
         listed = file.infolist()
         names = {info.filename for info in listed}

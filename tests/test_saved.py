@@ -7,6 +7,7 @@ import subprocess
 import sys
 import zipfile
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ import pytest
 import astdsl
 from astdsl import In, InOut, Out, cdiv, f16, f32, i32, kernel, load, pipeline, tile, zeros
 from astdsl.errors import BadArgument, FailedAssertion
+from astdsl.saved import read
 
 
 @kernel
@@ -172,6 +174,14 @@ def test_a_path_that_cannot_be_written_or_read_is_named(tmp_path: Path) -> None:
         load(path)
 
 
+@pytest.mark.parametrize("path", ["", "a\0b"])
+def test_what_no_file_can_be_called_is_refused(path: str) -> None:
+    with pytest.raises(BadArgument, match="cannot be written"):
+        scaled.lower(matrix(32, 64)).save(path)
+    with pytest.raises(BadArgument, match=r"cannot be read|is no kernel"):
+        load(path)
+
+
 def test_a_file_that_is_not_finished_leaves_nothing(path: Path) -> None:
     path.mkdir()
     with pytest.raises(BadArgument, match="cannot be written"):
@@ -236,6 +246,16 @@ def test_a_file_that_was_changed_is_refused(path: Path, change: Change) -> None:
             file.writestr(name, held)
     with pytest.raises(BadArgument, match="is no kernel that this version saved"):
         load(path)
+
+
+@pytest.mark.parametrize("bits", [1, 0x80])
+def test_a_file_with_a_wrong_byte_is_refused_or_the_same_kernel(path: Path, bits: int) -> None:
+    scaled.lower(matrix(32, 64)).save(path)
+    code, held = read(path).code, path.read_bytes()
+    for place in range(0, len(held), 11):
+        path.write_bytes(held[:place] + bytes([held[place] ^ bits]) + held[place + 1 :])
+        with suppress(BadArgument):
+            assert read(path).code == code
 
 
 @pytest.mark.parametrize("held", [b"", b"PK\x03\x04", b"text"])
