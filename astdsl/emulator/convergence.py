@@ -6,7 +6,7 @@ that come early wait for the others.  Source: PTX ISA 9.7.15.5, ".sync", ".align
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
@@ -91,15 +91,14 @@ class Gathering:
         return f"waits for the others of its {self._width} threads to execute this instruction too"
 
 
-def together(body: Callable[[Machine, Lanes], None], gathering: Gathering | None = None) -> Control:
+def together(body: Control, gathering: Gathering | None = None) -> Control:
     """Return a step that runs `body` on whole warps, or what else is gathered (`.aligned`)."""
     gathering = gathering or Gathering(WARP_THREADS, of_live=True)
 
     def execute(m: Machine, lanes: Lanes) -> Lanes:
         whole = gathering.complete(m, lanes)
-        if whole.n:
-            body(m, whole)
-        return whole
+        going = body(m, whole) if whole.n else None
+        return whole if going is None else going
 
     return execute
 

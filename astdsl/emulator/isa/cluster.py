@@ -13,10 +13,9 @@ import numpy as np
 from astdsl.emulator import lanes as lane_sets
 from astdsl.emulator.barriers import BlockBarriers
 from astdsl.emulator.clocks import SCOPES
-from astdsl.emulator.convergence import Gathering, together
+from astdsl.emulator.convergence import together
 from astdsl.emulator.isa import Control, Execute, controls, executes
 from astdsl.emulator.isa.steps import value_step
-from astdsl.emulator.lanes import WARP_THREADS
 from astdsl.emulator.machine import Condition
 from astdsl.emulator.memory import RANK_SHIFT
 
@@ -80,12 +79,7 @@ def prepare_wait(ops: Operands) -> Control:
     """`barrier.cluster.wait{.acquire}{.aligned}`: wait for every thread of the cluster."""
     ops.allow("cluster", "wait", "acquire", "aligned")
 
-    gathering = Gathering(WARP_THREADS, of_live=True) if ops.has("aligned") else None
-
     def execute(m: Machine, lanes: Lanes) -> Lanes:
-        lanes = lanes if gathering is None else gathering.complete(m, lanes)
-        if not lanes.n:
-            return lanes
         state = m.state(ClusterBarrier)
         if not state.pending[lanes.sel].all():
             at = int(lanes.index[np.argmin(state.pending[lanes.sel])])
@@ -93,7 +87,7 @@ def prepare_wait(ops: Operands) -> Control:
         m.block(lanes, _WAIT)
         return lane_sets.NONE
 
-    return execute
+    return together(execute) if ops.has("aligned") else execute
 
 
 def _ready(m: Machine, lanes: Lanes) -> BoolArray:

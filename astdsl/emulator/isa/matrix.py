@@ -17,11 +17,10 @@ import numpy as np
 
 from astdsl.emulator.isa import Control, controls
 from astdsl.emulator.isa.memory import space_of
-from astdsl.emulator.isa.warp import Warps, collective
+from astdsl.emulator.isa.warp import WHOLE_WARP, Warps, collective
 from astdsl.emulator.lanes import WARP_THREADS, Lanes
 from astdsl.emulator.matrix import contain
 from astdsl.emulator.scalars import UNSIGNED, Array
-from astdsl.emulator.syntax import Immediate
 from astdsl.emulator.undefined import mark
 
 if TYPE_CHECKING:
@@ -29,7 +28,6 @@ if TYPE_CHECKING:
     from astdsl.emulator.operands import Operands
 
 ROW_BYTES = 16
-WHOLE_WARP = Immediate(0xFFFFFFFF)
 _FORMATS = {"b6x16_p32": 6, "b4x16_p64": 4}
 _WORDS = (
     "sync", "aligned", "m8n8", "m16n16", "m8n16", "m16n8", "x1", "x2", "x4", "trans", "shared",

@@ -14,9 +14,8 @@ import numpy as np
 
 from astdsl.emulator import matrix
 from astdsl.emulator.isa import Control, controls
-from astdsl.emulator.isa.warp import Warps, collective
+from astdsl.emulator.isa.warp import WHOLE_WARP, Warps, collective
 from astdsl.emulator.lanes import WARP_THREADS
-from astdsl.emulator.syntax import Immediate
 
 if TYPE_CHECKING:
     from astdsl.emulator.lanes import Lanes
@@ -96,7 +95,7 @@ class _Product:
             raise ops.refuse("the number of registers does not fit the shape")
         if not len(self.c) == len(self.d) == len(self._places()):
             raise ops.refuse("the number of accumulators does not fit the shape")
-        self.prepared = collective(ops, Immediate(0xFFFFFFFF), self._run)
+        self.prepared = collective(ops, WHOLE_WARP, self._run)
 
     def _run(self, m: Machine, lanes: Lanes, warps: Warps) -> None:
         if not warps.complete:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from astdsl.emulator import lanes as lane_sets
-from astdsl.emulator.convergence import Gathering
+from astdsl.emulator.convergence import Gathering, together
 from astdsl.emulator.isa import Control, controls
 from astdsl.emulator.lanes import WARP_THREADS
 from astdsl.emulator.limits import entry_registers
@@ -57,7 +57,6 @@ def prepare_setmaxnreg(ops: Operands) -> Control:
     count, grows = ops.immediate(ops.args[0]), ops.has("inc")
     if count % 8 or not MIN_REGISTERS <= count <= MAX_REGISTERS:
         raise ops.refuse(f"{count} is not a multiple of 8 from {MIN_REGISTERS} to {MAX_REGISTERS}")
-    gathering = Gathering(WARP_THREADS)
 
     def available(m: Machine, lanes: Lanes) -> BoolArray:
         pool = m.state(RegisterPool)
@@ -72,16 +71,15 @@ def prepare_setmaxnreg(ops: Operands) -> Control:
     condition = Condition(available, describe, again=True)
 
     def execute(m: Machine, lanes: Lanes) -> Lanes:
-        whole = gathering.complete(m, lanes)
         pool = m.state(RegisterPool)
-        if not whole.n or not pool.is_known:
-            return whole
-        _check_direction(m, whole, pool.need(m, whole, count)[2], count, grows)
+        if not pool.is_known:
+            return lanes
+        _check_direction(m, lanes, pool.need(m, lanes, count)[2], count, grows)
         going = lane_sets.NONE
-        warps = m.thread_of[whole.sel] // WARP_THREADS
+        warps = m.thread_of[lanes.sel] // WARP_THREADS
         # One warp after the other: each takes from what the one before has left.
         for warp in np.unique(warps):
-            some = whole.where(warps == warp)
+            some = lanes.where(warps == warp)
             ready = available(m, some)
             if not ready.all():
                 m.block(some.where(~ready), condition)
@@ -92,7 +90,7 @@ def prepare_setmaxnreg(ops: Operands) -> Control:
         m.wake = True
         return going
 
-    return execute
+    return together(execute, Gathering(WARP_THREADS))
 
 
 def _check_direction(m: Machine, lanes: Lanes, more: Array, count: int, grows: bool) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from astdsl.emulator.clocks import scope_number
-from astdsl.emulator.convergence import Gathering
+from astdsl.emulator.convergence import Gathering, together
 from astdsl.emulator.formats.errors import FormatError
 from astdsl.emulator.formats.fields import FIELDS, ORDINAL_FIELDS, replaced
 from astdsl.emulator.formats.tensormap import MAP_BYTES
@@ -112,18 +112,15 @@ def prepare_copy(ops: Operands) -> Control:
         raise ops.refuse(f"{MAP_BYTES} bytes are copied")
     target, source = ops.address(ops.args[0]), ops.address(ops.args[1])
     ops.sensitive += ops.reads
-    gathering, scope = Gathering(WARP_THREADS), scope_number(ops.modifiers)
+    scope = scope_number(ops.modifiers)
 
-    def execute(m: Machine, lanes: Lanes) -> Lanes:
-        whole = gathering.complete(m, lanes)
-        if whole.n:
-            # Lane k copies the k-th word.
-            words = (m.thread_of[whole.sel] % WARP_THREADS * _PART.itemsize).astype(np.int64)
-            origins = np.broadcast_to(source(m, whole), whole.n) + words
-            parts, undefined = m.memory.load(m, whole, "shared", origins, _PART)
-            places = np.broadcast_to(target(m, whole), whole.n) + words
-            m.memory.store(m, whole, "global", places, parts, undefined)
-            _release(m, whole, scope)
-        return whole
+    def execute(m: Machine, lanes: Lanes) -> None:
+        # Lane k copies the k-th word.
+        words = (m.thread_of[lanes.sel] % WARP_THREADS * _PART.itemsize).astype(np.int64)
+        origins = np.broadcast_to(source(m, lanes), lanes.n) + words
+        parts, undefined = m.memory.load(m, lanes, "shared", origins, _PART)
+        places = np.broadcast_to(target(m, lanes), lanes.n) + words
+        m.memory.store(m, lanes, "global", places, parts, undefined)
+        _release(m, lanes, scope)
 
-    return execute
+    return together(execute, Gathering(WARP_THREADS))

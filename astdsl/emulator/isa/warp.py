@@ -17,6 +17,7 @@ from astdsl.emulator.isa import Control, controls, executes
 from astdsl.emulator.lanes import WARP_THREADS
 from astdsl.emulator.machine import Condition
 from astdsl.emulator.scalars import all_of, any_of, one_a_lane
+from astdsl.emulator.syntax import Immediate
 from astdsl.emulator.undefined import mark, origins_of, undefined_mask
 
 if TYPE_CHECKING:
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
     from astdsl.emulator.scalars import Array, BoolArray
 
 _EVERY = (1 << WARP_THREADS) - 1
+# The mask of what needs all lanes of a warp, and has no mask in the text.
+WHOLE_WARP = Immediate(_EVERY)
 _NAME_IT = "let all lanes of an operation name each other, and themselves, in one mask"
 _WEIGHTS = np.uint32(1) << np.arange(WARP_THREADS, dtype=np.uint32)
 

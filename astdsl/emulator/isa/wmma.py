@@ -17,7 +17,7 @@ from astdsl.emulator import matrix
 from astdsl.emulator.global_memory import misaligned
 from astdsl.emulator.isa import Control, controls
 from astdsl.emulator.isa.memory import space_of
-from astdsl.emulator.isa.warp import Warps, collective
+from astdsl.emulator.isa.warp import WHOLE_WARP, Warps, collective
 from astdsl.emulator.lanes import WARP_THREADS
 from astdsl.emulator.scalars import UNSIGNED, one_a_lane
 from astdsl.emulator.syntax import Immediate
@@ -34,7 +34,6 @@ _BYTES = {"f16": 2, "bf16": 2, "s8": 1, "u8": 1, "f32": 4, "s32": 4}
 # Operand type -> types of C and D.
 _RESULTS = {"f16": ("f16", "f32"), "bf16": ("f32",), "s8": ("s32",), "u8": ("s32",)}
 _RESULT_TYPES: dict[str, Any] = {"f16": np.float16, "f32": np.float32, "s32": np.int32}
-_WHOLE_WARP = Immediate(0xFFFFFFFF)
 _SPACES = ("global", "shared", "shared::cta")
 _SHAPE = re.compile(r"m\d+n\d+k\d+")
 
@@ -144,7 +143,7 @@ def prepare_load(ops: Operands) -> Control:
             for each in to if missing or m.undefined else ():
                 mark(m, each, lanes, np.logical_or.reduce(missing) if missing else None)
 
-    return collective(ops, _WHOLE_WARP, body)
+    return collective(ops, WHOLE_WARP, body)
 
 
 @controls("wmma.store")
@@ -168,7 +167,7 @@ def prepare_store(ops: Operands) -> Control:
                 at = place.addresses(m, lanes, k, part)
                 m.memory.store(m, lanes, place.space, at, parts[part], undefined)
 
-    return collective(ops, _WHOLE_WARP, body)
+    return collective(ops, WHOLE_WARP, body)
 
 
 @controls("wmma.mma")
@@ -202,4 +201,4 @@ def prepare_mma(ops: Operands) -> Control:
         for k, write in enumerate(writes):
             write(m, lanes, warps.gather(np.ascontiguousarray(words[:, :, k])))
 
-    return collective(ops, _WHOLE_WARP, body)
+    return collective(ops, WHOLE_WARP, body)
