@@ -77,7 +77,7 @@ class Clocks:
         n_ended: int = 0,
     ) -> None:
         self._m = m
-        self.n_warps = -(-m.n_threads // WARP_THREADS) if n_warps is None else n_warps
+        self.n_warps = m.n_warps if n_warps is None else n_warps
         self.reach = reach = m.launch.cluster_size if reach is None else reach
         self._start = start
         self.n_async = 1 + -(-self.n_warps // WARPGROUP_WARPS)

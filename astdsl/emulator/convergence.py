@@ -157,6 +157,5 @@ def warps_of(m: Machine, lanes: Lanes) -> tuple[Array, Array]:
         count = lanes.n // (WARP_THREADS * m.n_blocks)
         numbers = np.arange(first, first + count)
         return np.repeat(np.arange(m.n_blocks), count), np.tile(numbers, m.n_blocks)
-    n_warps = -(-m.n_threads // WARP_THREADS)
-    found = np.unique(m.block_of[lanes.sel] * n_warps + m.thread_of[lanes.sel] // WARP_THREADS)
-    return found // n_warps, found % n_warps
+    found = np.unique(m.block_of[lanes.sel] * m.n_warps + m.thread_of[lanes.sel] // WARP_THREADS)
+    return found // m.n_warps, found % m.n_warps

@@ -446,7 +446,7 @@ class BulkStore:
             m.asynchronous.keep(self.operation, self._transfer.rows[self._reading])
         if not reads:
             races = m.memory.globals.races
-            self.written.await_by(mine, 0 if races is None else races.proxies.tick())
+            self.written.await_by(mine, 0 if races is None else races.clocks.tick())
 
     def _read(self) -> None:
         """Read the source, if that has not happened."""

@@ -179,7 +179,7 @@ def _lines(m: Machine, waits: list[_Waits], n_blocks: int) -> list[str]:
         left = {
             int(thread) // WARP_THREADS for thread in np.flatnonzero(m.live[block :: m.n_blocks])
         }
-        ended = [warp for warp in range(-(-m.n_threads // WARP_THREADS)) if warp not in left]
+        ended = [warp for warp in range(m.n_warps) if warp not in left]
         if ended:
             some.append(f"  {_warps_text(ended)} of block {m.block_index(block)}: ended")
         if lines and len(lines) + len(some) > MAX_LINES:

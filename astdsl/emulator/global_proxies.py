@@ -84,10 +84,6 @@ class GlobalProxies:
         self.covered = self.covered.copy()
         np.maximum.at(self.covered, blocks // clocks.reach, past)
 
-    def tick(self) -> int:
-        """Begin the next moment, at which lanes have waited for what they copied out."""
-        return self._clocks.tick()
-
     def write(self, time: int, written: Written) -> None:
         """Note what a copy has written at a time."""
         if not self._asynchronous.pending:

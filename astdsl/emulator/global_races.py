@@ -150,7 +150,7 @@ class GlobalRaces:
         if self._ledger is not None:
             self._ended.end(self._ledger, self.proxies.covered, self.maps.released)
         n_ended = self._ended.n_groups
-        if m.n_blocks * -(-m.n_threads // 32) < MOST_ACTORS:
+        if m.n_blocks * m.n_warps < MOST_ACTORS:
             clocks = Clocks(m, reach=m.n_blocks, start=first_time, n_ended=n_ended)
         else:
             clocks = BlockClocks(m, start=first_time, n_ended=n_ended)

@@ -103,6 +103,11 @@ class Launch:
         """Return the number of threads of a block."""
         return self.block[0] * self.block[1] * self.block[2]
 
+    @property
+    def n_warps(self) -> int:
+        """Return the number of warps of a block, of which the last may lack threads."""
+        return -(-self.n_threads // WARP_THREADS)
+
     def block_index(self, row: int) -> Triple:
         """Return the index in the grid of one of the blocks."""
         x, y, z = (int(axis[row]) for axis in self.index)
@@ -141,7 +146,7 @@ class Machine:
         self.memory = memory
         self.special = special
         self.n_blocks = len(launch.index[0])
-        self.n_threads = launch.n_threads
+        self.n_threads, self.n_warps = launch.n_threads, launch.n_warps
         self.n_lanes = self.n_blocks * self.n_threads
         self.block_of = np.tile(np.arange(self.n_blocks), self.n_threads)
         self.thread_of = np.repeat(np.arange(self.n_threads), self.n_blocks)

@@ -101,7 +101,7 @@ def _rows() -> dict[str, Callable[[Specials], Value]]:
     rows: dict[str, Callable[[Specials], Value]] = {
         "%laneid": lambda s: s.lane,
         "%warpid": lambda s: s.thread >> 5,
-        "%nwarpid": lambda s: (s.launch.n_threads + 31) // 32,
+        "%nwarpid": lambda s: s.launch.n_warps,
         "%lanemask_eq": lambda s: s.bit,
         "%lanemask_lt": lambda s: s.bit - np.uint32(1),
         "%lanemask_le": lambda s: s.bit | (s.bit - np.uint32(1)),

@@ -27,7 +27,7 @@ class Stragglers:
     """Divides groups whose next instructions ask, by the seed of an order."""
 
     def __init__(self, m: Machine, seed: int) -> None:
-        self._draw = np.random.default_rng(abs(seed))
+        self._draw = np.random.default_rng(seed)
         instructions = m.program.instructions
         self._asks = [pc for pc, each in enumerate(instructions) if ASKS.match(each.opcode)]
 
@@ -39,7 +39,7 @@ class Stragglers:
         if self._asks[next_ask] >= m.program.segment_ends[group.pc]:
             return group
         index = group.lanes.index
-        warps = m.block_of[index] * m.n_threads + m.thread_of[index] // WARP_THREADS
+        warps = m.block_of[index] * m.n_warps + m.thread_of[index] // WARP_THREADS
         each, number = np.unique(warps, return_inverse=True)
         first = self._draw.integers(0, 2, len(each)).astype(np.bool_)
         if first.all() or not first.any():

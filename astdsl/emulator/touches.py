@@ -35,16 +35,15 @@ class Touches:
 
     def __init__(self, m: Machine) -> None:
         self._m = m
-        self._n_warps = -(-m.n_threads // WARP_THREADS)
         self._by: dict[int, BoolArray] = {}
 
     def note(self, lanes: Lanes) -> None:
         """Note that lanes execute the current instruction."""
         m = self._m
         active = m.program.active(m, m.pc, lanes)
-        warps = m.block_of[active.sel] * self._n_warps + m.thread_of[active.sel] // WARP_THREADS
+        warps = m.block_of[active.sel] * m.n_warps + m.thread_of[active.sel] // WARP_THREADS
         if m.pc not in self._by:
-            self._by[m.pc] = np.zeros(m.n_blocks * self._n_warps, np.bool_)
+            self._by[m.pc] = np.zeros(m.n_blocks * m.n_warps, np.bool_)
         self._by[m.pc][warps] = True
 
     def fence(self, warps: Array) -> None:

@@ -34,7 +34,7 @@ class RegisterPool:
     def __init__(self, m: Machine) -> None:
         entry = entry_registers(m.program.kernel, m.n_threads)
         self.is_known = entry is not None
-        self.held = np.full((m.n_blocks, -(-m.n_threads // WARP_THREADS)), entry or 0)
+        self.held = np.full((m.n_blocks, m.n_warps), entry or 0)
         self.left = np.zeros(m.n_blocks, np.int64)
 
     def need(self, m: Machine, lanes: Lanes, count: int) -> tuple[Array, Array, Array]:

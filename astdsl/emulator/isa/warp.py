@@ -54,7 +54,7 @@ class Warps:
         """Give each warp a row; `at` holds the place of each lane in the rows."""
         threads = m.thread_of[lanes.sel]
         key = (threads >> 5) * m.n_blocks + m.block_of[lanes.sel]
-        present = np.zeros((m.n_threads + 31) // WARP_THREADS * m.n_blocks, np.bool_)
+        present = np.zeros(m.n_warps * m.n_blocks, np.bool_)
         present[key] = True
         self._warps = np.flatnonzero(present)
         self.n = len(self._warps)

@@ -59,7 +59,7 @@ class _State:
     """The groups of products of every warp, and who has executed `wgmma.fence`."""
 
     def __init__(self, m: Machine) -> None:
-        self.n_warps = -(-m.n_threads // 32)
+        self.n_warps = m.n_warps
         self.ledger: GroupLedger[Product] = GroupLedger(m.n_blocks * self.n_warps)
         self.fenced = np.zeros(m.n_blocks * self.n_warps, np.bool_)
         self.open: dict[int, Product] = {}
