@@ -12,7 +12,7 @@ import dis
 import re
 import sys
 from collections.abc import Iterator
-from types import TracebackType
+from types import FrameType, TracebackType
 
 from astdsl.errors import TypeMismatch
 from astdsl.frontend.library import LIBRARIES
@@ -43,10 +43,12 @@ class Misused(TypeMismatch):
 def misused(error: TypeError | AttributeError, codes: Codes) -> Exception:
     """Return the KernelError of a complaint of Python's about an object of ours, else the error."""
     frames = list(_frames(error.__traceback__))
-    kind = _kind_named(str(error))
     while frames and _stands_for_the_user(frames[-1]):
         frames.pop()
-    if kind is None or not frames or not _is_users(frames[-1], codes) or _raises(frames[-1]):
+    if not frames or not _is_users(frames[-1], codes) or _raises(frames[-1]):
+        return error
+    kind = _kind_of(error, frames[-1].tb_frame)
+    if kind is None:
         return error
     return Misused(
         f"Python refuses this use of an object of `{OURS}`: {error}",
@@ -87,10 +89,16 @@ def _raises(frame: TracebackType) -> bool:
     return dis.opname[code[frame.tb_lasti]] in RAISES
 
 
-def _kind_named(words: str) -> type | None:
-    """Return the class of ours that a complaint names, None if it names none."""
-    named = set(re.findall(r"[A-Za-z_]\w*", words))
-    return next((kind for kind in _kinds() if kind.__name__ in named), None)
+def _kind_of(error: TypeError | AttributeError, frame: FrameType) -> type | None:
+    """Return the class of ours that a complaint is about, None if it may be about none."""
+    owner = getattr(error, "obj", None)
+    if owner is not None:
+        return next((kind for kind in _kinds() if kind is owner or kind is type(owner)), None)
+    named = set(re.findall(r"[A-Za-z_]\w*", str(error)))
+    held = map(type, [*frame.f_globals.values(), *frame.f_locals.values()])
+    # A class of the user's may have the name of one of ours.
+    theirs = {kind.__name__ for kind in held if not str(kind.__module__).startswith(MAKERS)}
+    return next((kind for kind in _kinds() if kind.__name__ in named - theirs), None)
 
 
 def _kinds() -> Iterator[type]:

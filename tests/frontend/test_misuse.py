@@ -192,3 +192,27 @@ def test_memory_and_barriers_are_the_same_in_a_copy_of_what_holds_them() -> None
         o[0:4] = copy.deepcopy(held)[3][0]
 
     trace(kernel, x=array(8), o=array(8))
+
+
+class Tile:
+    """A class of the user's with the name of one of ours."""
+
+
+def adding_to_an_object(x: Any, o: Any) -> None:
+    own: Any = Tile()
+    o[0] = own + 1
+
+
+def asking_for_the_name_of_a_class(x: Any, o: Any) -> None:
+    own: Any = Number(x)
+    o[0] = own.Barrier
+
+
+@pytest.mark.parametrize(
+    ("kernel", "kind"),
+    [(adding_to_an_object, TypeError), (asking_for_the_name_of_a_class, AttributeError)],
+)
+def test_what_is_said_of_the_users_own_classes_stays_what_it_is(kernel: Any, kind: type) -> None:
+    with pytest.raises(kind, match=r"Tile|Barrier") as error:
+        trace(kernel, x=array(8, dtype=f32), o=array(8))
+    assert type(error.value) is kind
