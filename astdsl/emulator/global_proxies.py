@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from astdsl.emulator.scalars import any_of
+from astdsl.emulator.shown import Shown
 
 if TYPE_CHECKING:
     from astdsl.emulator.clocks import Clocks
-    from astdsl.emulator.lanes import Lanes
     from astdsl.emulator.machine import Machine
     from astdsl.emulator.scalars import Array, BoolArray
 
@@ -63,26 +63,11 @@ class GlobalProxies:
 
     def __init__(self, m: Machine, clocks: Clocks) -> None:
         self._clocks = clocks
-        n_known = clocks.n_actors - clocks.n_async
-        # Of each set of blocks that know of each other: up to when the ordinary writes of each
-        # warp, or group of blocks that have ended, are covered by a fence.
-        self.covered = np.zeros((m.n_blocks // clocks.reach, n_known), np.int32)
+        # Ordinary writes, to the async proxy.
+        self.covered = Shown(m, clocks)
         # By the time at which it was written, what may matter to an operation still to come.
         self._written: dict[int, Written] = {}
         self._asynchronous = m.asynchronous
-
-    def remember(self, covered: Array) -> None:
-        """Note up to when writes of groups of blocks that have ended are covered."""
-        self.covered[:, self._clocks.first_ended :] = covered
-
-    def fence(self, lanes: Lanes) -> None:
-        """Run fence.proxy.async of global memory: what the warps know of and did is covered."""
-        clocks = self._clocks
-        blocks, warps = np.nonzero(clocks.mask(lanes))
-        past = clocks.past((blocks, warps))[:, : -clocks.n_async]
-        # Operations that were issued before keep what was covered then.
-        self.covered = self.covered.copy()
-        np.maximum.at(self.covered, blocks // clocks.reach, past)
 
     def write(self, time: int, written: Written) -> None:
         """Note what a copy has written at a time."""
@@ -104,4 +89,4 @@ class GlobalProxies:
 
     def past(self) -> Past:
         """Return what is so now, for an operation that is issued."""
-        return Past(self._clocks.now, self.covered)
+        return Past(self._clocks.now, self.covered.times)

@@ -133,8 +133,8 @@ class GlobalRaces:
         self.proxies = GlobalProxies(m, self.clocks)
         self.maps = MapChanges(m, self.clocks)
         if self._ended is not None and self._ended.n_groups:
-            self.proxies.remember(self._ended.covered)
-            self.maps.remember(self._ended.released)
+            self.proxies.covered.remember(self._ended.covered)
+            self.maps.released.remember(self._ended.released)
         index, places = m.launch.index, self.clocks.places
         self._epochs.append(_Epoch(first_block, first_time, index, places))
         warps, lanes = np.divmod(m.thread_of.astype(np.int64), WARP_THREADS)
@@ -148,7 +148,8 @@ class GlobalRaces:
             x, y, z = m.launch.grid
             self._ended = EndedBlocks(x * y * z)
         if self._ledger is not None:
-            self._ended.end(self._ledger, self.proxies.covered, self.maps.released)
+            covered, released = self.proxies.covered.times, self.maps.released.times
+            self._ended.end(self._ledger, covered, released)
         n_ended = self._ended.n_groups
         if m.n_blocks * m.n_warps < MOST_ACTORS:
             clocks = Clocks(m, reach=m.n_blocks, start=first_time, n_ended=n_ended)

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from astdsl.emulator.shown import Shown
+
 if TYPE_CHECKING:
     from astdsl.emulator.clocks import Clocks
     from astdsl.emulator.lanes import Lanes
@@ -25,24 +27,10 @@ class MapChanges:
     """Fences of the tensormap proxy of the blocks of one machine, by a set of clocks."""
 
     def __init__(self, m: Machine, clocks: Clocks) -> None:
-        self._m, self._clocks = m, clocks
-        n_known = clocks.n_actors - clocks.n_async
-        # Of each set of blocks that know of each other: up to when the writes of each warp, or
-        # group of blocks that have ended, are released.
-        self.released = np.zeros((m.n_blocks // clocks.reach, n_known), np.int32)
+        self._clocks = clocks
+        self.released = Shown(m, clocks)
         # By block and address, what of that has been acquired.
         self._acquired: dict[tuple[int, int], Array] = {}
-
-    def remember(self, released: Array) -> None:
-        """Note up to when writes of groups of blocks that have ended are released."""
-        self.released[:, self._clocks.first_ended :] = released
-
-    def release(self, lanes: Lanes) -> None:
-        """Run `fence.proxy.tensormap::generic.release` of warps: for what they know and did."""
-        clocks = self._clocks
-        blocks, warps = np.nonzero(clocks.mask(lanes))
-        past = clocks.past((blocks, warps))[:, : -clocks.n_async]
-        np.maximum.at(self.released, blocks // clocks.reach, past)
 
     def acquire(self, lanes: Lanes, addresses: Array) -> None:
         """Run `fence.proxy.tensormap::generic.acquire` of lanes for their addresses."""
@@ -52,7 +40,7 @@ class MapChanges:
             *zip(blocks.tolist(), warps.tolist(), addresses.tolist(), strict=True)
         }:
             past = clocks.past((np.array([block]), np.array([warp])))[0, : -clocks.n_async]
-            shown = np.minimum(past, self.released[block // clocks.reach])
+            shown = np.minimum(past, self.released.times[block // clocks.reach])
             before = self._acquired.get((block, address), shown)
             self._acquired[block, address] = np.maximum(before, shown)
 
@@ -61,5 +49,5 @@ class MapChanges:
         acquired = self._acquired.get((row, address))
         if acquired is not None and time <= acquired[actor]:
             return ""
-        is_released = time <= self.released[row // self._clocks.reach, actor]
+        is_released = time <= self.released.times[row // self._clocks.reach, actor]
         return "acquire of its address" if is_released else "release after that"

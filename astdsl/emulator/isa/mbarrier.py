@@ -384,6 +384,6 @@ def prepare_proxy_fence(ops: Operands) -> Execute:
         if m.guard is not None and of_shared:
             m.guard.fence(lanes)
         if m.memory.globals.races is not None and of_global:
-            m.memory.globals.races.proxies.fence(lanes)
+            m.memory.globals.races.proxies.covered.fence(lanes)
 
     return execute

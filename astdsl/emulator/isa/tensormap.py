@@ -44,7 +44,7 @@ def _release(m: Machine, lanes: Lanes, scope: int) -> None:
     if m.guard is not None:
         m.guard.fence_memory(lanes, scope)
     if m.memory.globals.races is not None:
-        m.memory.globals.races.maps.release(lanes)
+        m.memory.globals.races.maps.released.fence(lanes)
 
 
 @executes("tensormap.replace")
