@@ -85,10 +85,8 @@ def _require_known(name: str, value: Any, what: str) -> None:
     _, words, takes_seeds = OPTIONS[name]
     if value not in words and not (takes_seeds and _is_seed(value)):
         told = ", ".join(f'"{word}"' for word in words)
-        raise DeviceUnavailable(
-            f"{what} is {value!r}",
-            help=f"write one of {told}" + (", or an integer seed" if takes_seeds else ""),
-        )
+        seeds = ", or a seed, an integer of 0 or more" if takes_seeds else ""
+        raise DeviceUnavailable(f"{what} is {value!r}", help=f"write one of {told}{seeds}")
 
 
 def _is_seed(value: Any) -> bool:

@@ -10,6 +10,7 @@ import pytest
 
 import astdsl.emulator.device
 from astdsl import In, Out, device, f8e4m3, f32, kernel, pipeline, tile
+from astdsl.emulator.device import CHOICES
 from astdsl.errors import DeviceUnavailable
 from astdsl.runtime.emulation import OPTIONS, emulation
 
@@ -106,3 +107,7 @@ def test_options_of_a_block_are_refused_on_another_device() -> None:
         device("reference", fp8_accumulate="hardware"),
     ):
         pass
+
+
+def test_options_have_the_words_of_the_emulator():
+    assert {name: (words, seeds) for name, (_, words, seeds) in OPTIONS.items()} == CHOICES
