@@ -364,6 +364,35 @@ def test_copies_of_each_shape_bring_rows_to_their_lanes(shape: str) -> None:
     assert np.array_equal(out.view(np.uint8).reshape(128, width), tile[source])
 
 
+def _copied_rows(lane: int) -> tuple[str, NDArray[Any], NDArray[Any]]:
+    """Return a copy of four rows to a lane of each partition, its image, and the rows."""
+    rows = np.random.default_rng(4).integers(0, 256, (4, 32)).astype(np.uint8)
+    image = np.zeros(IMAGE_BYTES, np.uint8)
+    descriptor = descriptor_of(0, rows, Swizzle.NONE)
+    place(image, 0, rows, descriptor)
+    bits = encode_tcgen05_descriptor(descriptor)
+    code = f"mov.b64 %d10, {bits}; add.u32 %r11, %r10, {lane << 16};"
+    code += "@%p0 tcgen05.cp.cta_group::1.4x256b [%r11], %d10;"
+    return code, image, rows.view(np.uint32)
+
+
+@pytest.mark.parametrize("lane", [0, 5, 31])
+def test_copies_of_four_rows_refresh_one_lane_of_each_partition(lane: int) -> None:
+    code, image, rows = _copied_rows(lane)
+    filled = "mov.u32 %r20, 7;" + store(8, "%r20") + BEFORE + "bar.sync 0;" + AFTER
+    out = launch(filled + finished(code) + load(8), image, 8)
+    expected = np.full((128, 8), 7, np.uint32)
+    expected[lane::32] = rows
+    assert np.array_equal(out, expected)
+
+
+def test_copies_that_leave_a_partition_are_faults() -> None:
+    code, image, _ = _copied_rows(32)
+    assert "begin in lane 32" in fault("E281", finished(code), image)
+    whole = code.replace("4x256b", "32x128b.warpx4")
+    assert "32 lanes of each partition begin in lane 32" in fault("E281", finished(whole), image)
+
+
 # Faults.
 
 

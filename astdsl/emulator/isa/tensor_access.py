@@ -306,9 +306,12 @@ def prepare_wait_store(ops: Operands) -> Control:
     return together(lambda m, lanes: tensor_memory(m).wait_stores(*warps_of(m, lanes)))
 
 
-# Shape and multicast -> (rows, bytes of a row, first lanes of each copy of each 32 rows).
+# Shape and multicast -> (rows, bytes of a row, first lanes of each copy of each part of the rows).
+# The four rows of 4x256b go to one lane of each partition: CuTe `SM100_UTCCP_4dp256bit`, whose
+# layout is (4, 256):(32, 128), and TVM's documentation of TIRx (`tcgen05.cp`) agree on that.
 _COPIES = {
     ("128x256b", ""): (128, 32, ((0,), (32,), (64,), (96,))),
+    ("4x256b", ""): (4, 32, ((0,), (32,), (64,), (96,))),
     ("128x128b", ""): (128, 16, ((0,), (32,), (64,), (96,))),
     ("64x128b", "warpx2::02_13"): (64, 16, ((0, 64), (32, 96))),
     ("64x128b", "warpx2::01_23"): (64, 16, ((0, 32), (64, 96))),
@@ -322,11 +325,16 @@ _PACKED = {"b6x16_p32": 6, "b4x16_p64": 4}
 
 @dataclass(frozen=True, slots=True)
 class _CopyShape:
-    """What a copy reads, in which lanes the copies of each 32 rows begin, and how it unpacks."""
+    """What a copy reads, in which lanes the copies of each part begin, and how it unpacks."""
 
     source: OperandShape
     targets: tuple[tuple[int, ...], ...]
     packed_bits: int
+
+    @property
+    def part_rows(self) -> int:
+        """Return how many rows, and lanes, each part has."""
+        return self.source.rows // len(self.targets)
 
 
 @executes("tcgen05.cp")
@@ -371,7 +379,10 @@ def _issue_copy(m: Machine, spread: Spread, address: int, bits: Array, move: _Co
         source = locate(m, bits, decode_tcgen05_descriptor, shape)
     except FormatError as error:
         raise m.fault("E281", str(error), lane) from None
-    first, n_columns = address & COLUMN_MASK, shape.depth // 4
+    first_lane, first, n_columns = address >> LANE_SHIFT, address & COLUMN_MASK, shape.depth // 4
+    if first_lane + move.part_rows > WARP_THREADS:
+        text = f"rows of tcgen05.cp for {move.part_rows} lanes of each partition begin in lane "
+        raise m.fault("E281", f"{text}{first_lane}", lane)
     columns = slice(first, first + n_columns)
     tile = TensorTile(np.arange(128), columns)
     memory.require_allocated(rows, columns, lane, "tcgen05.cp")
@@ -381,10 +392,11 @@ def _issue_copy(m: Machine, spread: Spread, address: int, bits: Array, move: _Co
         raw = np.ascontiguousarray(m.memory.shared.data.view(np.complex128)[index])
         if move.packed_bits:
             raw = contain(raw.view(np.uint8), move.packed_bits)
-        cells = raw.view(np.uint32).reshape(len(rows), -1, 32, n_columns)
-        for part, lanes_of_part in enumerate(move.targets):
-            for start in lanes_of_part:
-                memory.data[rows, start : start + 32, columns] = cells[:, part]
+        cells = raw.view(np.uint32).reshape(len(rows), -1, move.part_rows, n_columns)
+        for part, starts in enumerate(move.targets):
+            for start in starts:
+                target = slice(first_lane + start, first_lane + start + move.part_rows)
+                memory.data[rows, target, columns] = cells[:, part]
         memory.end(operation)
         if m.guard is not None:
             m.guard.end(operation)
