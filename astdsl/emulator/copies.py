@@ -100,12 +100,16 @@ class Transfer:
     units: Array
     fill: int = 0
     element_bytes: int = 1
+    # Bytes that an mbarrier counts, those of shared memory or fewer; what happens to the values.
+    counted_bytes: int = 0
+    change: Callable[[Array], Array] | None = None
     pc: int = field(init=False)
     past: Past | None = field(init=False, default=None)
     written: Written | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
         self.pc = self.m.pc
+        self.counted_bytes = self.counted_bytes or self.size_bytes
 
     @property
     def addresses(self) -> Array:
@@ -177,7 +181,7 @@ class Transfer:
     @property
     def _is_plain(self) -> bool:
         """Return whether the copy moves wide units, which are all inside, of boxes alike."""
-        if self.places.corners is None or not self.places.relative.size:
+        if self.places.corners is None or not self.places.relative.size or self.change is not None:
             return False
         return self.unit_bytes == _WIDE_BYTES and self.inside is None
 
@@ -216,12 +220,14 @@ class Transfer:
                 undefined &= self.inside
         if self.inside is not None:
             values[~self.inside] = self._fill_unit(values.dtype)
-        return values, undefined
+        return values if self.change is None else self.change(values), undefined
 
     def write_global(self, values: Array) -> None:
         """Write the inside units to global memory."""
         if self.inside is not None and not any_of(self.inside):
             return
+        if self.change is not None:
+            values = self.change(values)
         self._note_write(values)
         if self._is_plain:
             allocation = self._whole_allocation()
@@ -299,7 +305,7 @@ class Transfer:
 def issue_load(transfer: Transfer, barrier_rows: Array, barrier_offsets: Array) -> None:
     """Issue a copy to shared memory that counts its bytes off an mbarrier, outside ones too."""
     m, chunks = transfer.m, transfer.chunks()
-    sizes = np.full(len(barrier_rows), transfer.size_bytes, np.int64)
+    sizes = np.full(len(barrier_rows), transfer.counted_bytes, np.int64)
 
     def perform() -> None:
         undefined = transfer.load()

@@ -222,6 +222,20 @@ CANONICAL: dict[np.dtype[Any], tuple[type[np.unsignedinteger[Any]], int]] = {
 }
 
 
+def f32_to_tf32(x: Array, mode: str = "rn") -> Array:
+    """Return float32 values with 10 bits of mantissa; `rna` rounds ties away from zero."""
+    bits = np.ascontiguousarray(x, np.float32).view(np.uint32).reshape(np.shape(x))
+    if mode == "rna":
+        rounded = bits + np.uint32(0x1000)
+    elif mode == "rn":
+        rounded = bits + np.uint32(0xFFF) + ((bits >> np.uint32(13)) & np.uint32(1))
+    else:
+        rounded = bits
+    kept = (rounded & np.uint32(0xFFFFE000)).view(np.float32)
+    nan = np.uint32(0x7FFFFFFF).view(np.float32)
+    return np.where(np.isnan(x), nan, np.where(np.isinf(x), x, kept))
+
+
 def canonical_nan(x: Array) -> None:
     """Make every NaN of a float32 or float16 array the canonical one, in place (PTX ISA 5.2.3)."""
     found = CANONICAL.get(x.dtype)

@@ -13,6 +13,7 @@ import ml_dtypes
 import numpy as np
 
 from astdsl.emulator.formats.tensormap import TensorDataType
+from astdsl.emulator.rounded import ROUNDED, Change
 from astdsl.emulator.scalars import Array
 
 __all__ = ["BULK_TYPES", "OPERATIONS", "combiner", "map_dtype"]
@@ -25,6 +26,7 @@ _MAP_DTYPES: dict[TensorDataType, np.dtype[Any]] = {
     _T.U32: np.dtype(np.uint32), _T.S32: np.dtype(np.int32), _T.U64: np.dtype(np.uint64),
     _T.S64: np.dtype(np.int64), _T.F16: np.dtype(np.float16), _T.BF16: _BF16,
     _T.F32: np.dtype(np.float32), _T.F64: np.dtype(np.float64),
+    **dict.fromkeys(ROUNDED, np.dtype(np.float32)),
 }  # fmt: skip
 BULK_TYPES: dict[str, np.dtype[Any]] = {
     "f16": np.dtype(np.float16), "bf16": _BF16, "f32": np.dtype(np.float32),
@@ -59,9 +61,11 @@ def map_dtype(dtype: TensorDataType, operation: str) -> np.dtype[Any] | None:
     return found
 
 
-def combiner(operation: str, dtype: np.dtype[Any]) -> Combine:
-    """Return the function that combines old and new elements of a dtype."""
+def combiner(operation: str, dtype: np.dtype[Any], change: Change | None = None) -> Combine:
+    """Return what combines old and new elements of a dtype; `change` rounds them and the result."""
     function = OPERATIONS[operation]
+    if change is not None:
+        return lambda old, new: change(function(change(old), change(new)))
     if dtype not in (_BF16, np.dtype(np.float16)):
         return function
     return lambda old, new: function(old.astype(np.float32), new.astype(np.float32))

@@ -1,5 +1,7 @@
 """Tests of TMA and bulk copies, by kernels of one block or a few."""
 
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import ml_dtypes
@@ -65,8 +67,8 @@ def load(
     m: TensorMap, corner: tuple[int, ...], completion: Completion = "late", **change: Any
 ) -> NDArray[Any]:
     """Return shared memory after one load of a box, as bytes."""
-    out = np.zeros(m.box_bytes, np.uint8)
-    ptx = load_kernel(m.rank, m.box_bytes, **change)
+    out = np.zeros(m.shared_bytes, np.uint8)
+    ptx = load_kernel(m.rank, m.shared_bytes, **{"expected": m.box_bytes} | change)
     run(ptx, "k", (1,), (32,), [out, m, *corner], completion=completion)
     return out
 
@@ -108,6 +110,47 @@ def test_pairs_of_4_bit_elements_are_not_divided() -> None:
     kind, at = TensorDataType.U4_ALIGN8B, int(raw.ctypes.data)
     m = TensorMap(kind, at, (256, 8), (128,), (64, 8), arrays=(raw,))
     assert "a coordinate of pairs" in fault("E221", lambda: load(m, (3, 0)))
+
+
+# Type -> bits of an element; sixteen of them take 16 bytes of shared memory.
+PADDED = {TensorDataType.U4_ALIGN16B: 4, TensorDataType.U6_ALIGN16B: 6}
+
+
+def padded_map(kind: TensorDataType, mode: Swizzle) -> tuple[TensorMap, NDArray[Any]]:
+    """Return a map of 40 rows of 256 elements in boxes of 8 x 128, and their packed bytes."""
+    row_bytes = 256 * PADDED[kind] // 8
+    room = np.random.default_rng(3).integers(0, 256, 40 * row_bytes + 32).astype(np.uint8)
+    raw = room[-room.ctypes.data % 32 :][: 40 * row_bytes].reshape(40, row_bytes)
+    at = int(raw.ctypes.data)
+    m = TensorMap(kind, at, (256, 40), (row_bytes,), (128, 8), swizzle=mode, arrays=(raw,))
+    return m, raw
+
+
+def unpacked(raw: NDArray[Any], bits: int) -> NDArray[Any]:
+    """Return rows of packed elements as 16 bytes for 16 elements: data, then zeros."""
+    groups = raw.reshape(len(raw), -1, 2 * bits)
+    return np.pad(groups, ((0, 0), (0, 0), (0, 16 - 2 * bits))).reshape(len(raw), -1)
+
+
+@pytest.mark.parametrize("completion", COMPLETIONS)
+@pytest.mark.parametrize("corner", [(0, 0), (128, 35), (-128, 0), (128, -3)])
+@pytest.mark.parametrize("mode", [Swizzle.NONE, Swizzle.B128, Swizzle.B128_ATOM_32B])
+@pytest.mark.parametrize("kind", PADDED)
+def test_padded_elements_count_the_bytes_of_global_memory(
+    kind: TensorDataType, mode: Swizzle, corner: tuple[int, int], completion: Completion
+) -> None:
+    """PTX ISA 5.5.1.1, `.b4x16_p64` and `.b6x16_p32`; the bytes counted are those of CUTLASS."""
+    m, raw = padded_map(kind, mode)
+    out = load(m, corner, completion)
+    x, y = corner
+    rows = np.pad(unpacked(raw, PADDED[kind]), ((8, 8), (128, 128)))
+    expected = rows[8 + y : 16 + y, 128 + x : 256 + x].reshape(-1)
+    assert np.array_equal(out[swizzle(np.arange(1024), mode)], expected)
+
+
+def test_padded_elements_begin_at_multiples_of_128() -> None:
+    m, _ = padded_map(TensorDataType.U4_ALIGN16B, Swizzle.NONE)
+    assert "a coordinate of padded" in fault("E221", lambda: load(m, (64, 0)))
 
 
 def test_elements_outside_may_be_nan() -> None:
@@ -235,6 +278,99 @@ def test_reductions_of_several_blocks_add_up() -> None:
     )
     store(store_body(instruction, after=WAIT_ALL), target, grid=3)
     assert target[2, 8] == 3 * 1
+
+
+# Thread t writes 8 words of 1024 bytes, word i as i times a large odd number.
+FACTOR = 2654435761
+FILL = "\n".join(
+    f"mad.lo.u32 %r5, %r0, 8, {k}; mul.lo.u32 %r5, %r5, {FACTOR};"
+    f"st.shared.u32 [%r4 + {4 * k}], %r5;"
+    for k in range(8)
+)
+
+
+def padded_store(m: TensorMap, corner: tuple[int, int]) -> str:
+    """Return a kernel that stores a box of 8 x 128 bytes."""
+    return kernel(
+        f"""mov.u32 %r0, %tid.x; setp.eq.u32 %p0, %r0, 0; mov.u32 %r1, smem;
+  mad.lo.u32 %r4, %r0, 32, %r1; {FILL}
+  fence.proxy.async; bar.sync 0; {map_address("%d5", 0)}
+  mov.u32 %r20, {corner[0]}; mov.u32 %r21, {corner[1]};
+  @%p0 {STORE} @%p0 cp.async.bulk.commit_group; {WAIT_ALL}
+""",
+        ["map"],
+        shared_bytes=1024,
+    )
+
+
+@pytest.mark.parametrize("mode", [Swizzle.NONE, Swizzle.B128])
+def test_elements_of_6_bits_are_packed_by_a_store(mode: Swizzle) -> None:
+    """PTX ISA 5.5.1.1, `.b6p2x16`: two bits of each byte stay behind."""
+    m, raw = padded_map(TensorDataType.U6_ALIGN16B, mode)
+    expected = raw.copy()
+    run(padded_store(m, (128, 35)), "k", (1,), (32,), [m])
+    words = np.arange(256, dtype=np.uint32) * np.uint32(FACTOR)
+    box = words.view(np.uint8)[swizzle(np.arange(1024), mode)].reshape(8, 128, 1)
+    bits = np.unpackbits(box, axis=-1, bitorder="little")[..., :6].reshape(8, -1)
+    expected[35:, 96:] = np.packbits(bits, axis=-1, bitorder="little")[:5]
+    assert np.array_equal(raw, expected)
+
+
+def test_padded_elements_of_4_bits_are_not_stored() -> None:
+    m, _ = padded_map(TensorDataType.U4_ALIGN16B, Swizzle.NONE)
+    ptx = padded_store(m, (0, 0))
+    text = fault("E255", lambda: run(ptx, "k", (1,), (32,), [m]))
+    assert "no store of U4_ALIGN16B" in text
+
+
+def _floats_with_ties_and_subnormals() -> NDArray[Any]:
+    bits = np.random.default_rng(4).integers(0, 1 << 32, (16, 32), dtype=np.uint32)
+    bits[0] = np.arange(32, dtype=np.uint32) << np.uint32(12)
+    bits[1] = np.uint32(0x3F800000) + (np.arange(32, dtype=np.uint32) << np.uint32(12))
+    bits[2, :4] = 0x7F7FFFFF, 0x7F800000, 0xFF800000, 0x807FFFFF
+    return bits.view(np.float32)
+
+
+def _tf32(values: NDArray[Any]) -> NDArray[Any]:
+    """Round to 10 bits of fraction, ties to even, by exact float64 arithmetic."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        _, exponent = np.frexp(values.astype(np.float64))
+        step = np.ldexp(1.0, np.maximum(exponent, -125) - 11)
+        return np.asarray(np.rint(values / step) * step, np.float32)
+
+
+def _flushed(values: NDArray[Any]) -> NDArray[Any]:
+    return np.where(np.abs(values) < 2.0**-126, np.copysign(np.float32(0), values), values)
+
+
+ROUNDINGS: dict[TensorDataType, Callable[[NDArray[Any]], NDArray[Any]]] = {
+    TensorDataType.F32_FTZ: _flushed,
+    TensorDataType.TF32: _tf32,
+    TensorDataType.TF32_FTZ: lambda values: _tf32(_flushed(values)),
+}
+
+
+@pytest.mark.parametrize("kind", ROUNDINGS)
+def test_types_that_round_do_so_on_loads(kind: TensorDataType) -> None:
+    array = _floats_with_ties_and_subnormals()
+    m = replace(TensorMap.of(array, (16, 32)), dtype=kind)
+    out = load(m, (0, 0)).view(np.float32).reshape(16, 32)
+    expected = ROUNDINGS[kind](array)
+    assert np.array_equal(np.isnan(out), np.isnan(expected))
+    here = ~np.isnan(out)
+    assert np.array_equal(out.view(np.uint32)[here], expected.view(np.uint32)[here])
+
+
+def test_types_that_flush_do_so_in_reductions() -> None:
+    target = np.full((8, 16), np.float32(1e-40))
+    m = replace(TensorMap.of(target, (8, 16)), dtype=TensorDataType.F32_FTZ)
+    instruction = STORE.replace("cp.async", "cp.reduce.async").replace(
+        ".bulk_group", ".add.tile.bulk_group"
+    )
+    ptx = kernel(store_body(instruction, after=WAIT_ALL), ["map"], shared_bytes=1024)
+    run(ptx, "k", (1,), (32,), [m])
+    assert (target[2:, 4:] == 0).all()
+    assert (target[:2] == np.float32(1e-40)).all()
 
 
 def test_a_missing_proxy_fence_names_both_places() -> None:

@@ -16,14 +16,15 @@ from numpy.typing import NDArray
 
 from astdsl.emulator.formats.errors import FormatError
 from astdsl.emulator.formats.swizzle import Swizzle, swizzle
-from astdsl.emulator.formats.tensormap import Interleave, TensorDataType, TensorMap
+from astdsl.emulator.formats.tensormap import Interleave, TensorMap
 from astdsl.emulator.scalars import all_of, any_of
 
-__all__ = ["BoxUnits", "box_units", "fill_pattern", "require_plain", "shared_units"]
+__all__ = [
+    "BoxUnits", "box_units", "fill_pattern", "padded_units", "require_plain", "shared_units",
+]  # fmt: skip
 
 _UNIT_BYTES = 16
-_CONVERTED = frozenset({TensorDataType.F32_FTZ, TensorDataType.TF32, TensorDataType.TF32_FTZ})
-_PADDED = frozenset({TensorDataType.U4_ALIGN16B, TensorDataType.U6_ALIGN16B})
+_WORD_BYTES = 4
 
 
 class BoxUnits(NamedTuple):
@@ -40,16 +41,9 @@ class BoxUnits(NamedTuple):
 
 
 def require_plain(m: TensorMap) -> None:
-    """Refuse by name the maps that copies do not model yet."""
+    """Refuse by name the maps that copies do not model."""
     if m.interleave is not Interleave.NONE:
         raise FormatError(f"tensor maps with interleave {m.interleave.name} are not supported")
-    if m.dtype in _PADDED:
-        raise FormatError(f"tensor maps of type {m.dtype.name} are not supported; use U8")
-    if m.dtype in _CONVERTED:
-        raise FormatError(
-            f"tensor maps of type {m.dtype.name} convert while copying, which is not supported; "
-            "use F32"
-        )
 
 
 @lru_cache(maxsize=256)
@@ -109,6 +103,19 @@ def box_units(m: TensorMap, corner: NDArray[np.int64], *, by_element: bool = Fal
     unit_bytes = widest if coarse else m.element_bytes
     inside = None if all_of(fits) else _inside(m, corner, unit_bytes // m.element_bytes)
     return BoxUnits(unit_bytes, corner @ strides, _relative_bytes(m, unit_bytes), inside)
+
+
+def padded_units(cut: BoxUnits, words: int) -> BoxUnits:
+    """Return units of words, with words outside after each `words` of them, to make 16 bytes.
+
+    Those have the address of the word before, so that all addresses lie in the box.
+    """
+    n, count = len(cut.corners_bytes), _UNIT_BYTES // _WORD_BYTES
+    before = np.minimum(np.arange(count), words - 1)
+    relative = cut.relative_bytes.reshape(-1, words)[:, before].reshape(-1)
+    inside = np.zeros((n, len(relative) // count, count), np.bool_)
+    inside[:, :, :words] = True if cut.inside is None else cut.inside.reshape(n, -1, words)
+    return BoxUnits(_WORD_BYTES, cut.corners_bytes, relative, inside.reshape(n, -1))
 
 
 @lru_cache(maxsize=1024)

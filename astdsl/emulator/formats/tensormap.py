@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from functools import cached_property
+from math import prod
 from typing import Any
 
 import ml_dtypes
@@ -93,7 +94,13 @@ _DTYPES = {
     np.dtype(ml_dtypes.bfloat16): _T.BF16, np.dtype(ml_dtypes.float8_e4m3fn): _T.U8,
     np.dtype(ml_dtypes.float8_e5m2): _T.U8,
 }  # fmt: skip
-_ALIGN16B_TYPES = frozenset({_T.U4_ALIGN16B, _T.U6_ALIGN16B})
+_ENUMS: dict[str, type[IntEnum]] = {
+    "dtype": TensorDataType, "interleave": Interleave, "swizzle": Swizzle,
+    "out_of_bounds": OutOfBounds,
+}  # fmt: skip
+# Types of which 16 elements take 16 bytes of shared memory -> their words in global memory.
+PADDED_WORDS = {_T.U4_ALIGN16B: 2, _T.U6_ALIGN16B: 3}
+_PADDED_SWIZZLES = (Swizzle.NONE, Swizzle.B128, Swizzle.B128_ATOM_32B, Swizzle.B128_ATOM_64B)
 
 
 @dataclass(frozen=True)
@@ -120,6 +127,7 @@ class TensorMap:
     arrays: tuple[NDArray[Any], ...] = field(default=(), compare=False, repr=False)
 
     def __post_init__(self) -> None:
+        _check_types(self)
         if not self.element_strides:
             object.__setattr__(self, "element_strides", (1,) * len(self.dims))
         for check in _CHECKS:
@@ -136,11 +144,14 @@ class TensorMap:
         element_strides: Sequence[int] = (),
     ) -> TensorMap:
         """Describe a NumPy array; `box` and `element_strides` follow its axes, slowest first."""
+        _require(isinstance(array, np.ndarray), f"it is of an array of NumPy, not {_kind(array)}")
         dtype = _DTYPES.get(array.dtype)
         if dtype is None:
             raise FormatError(f"tensor map: no type for arrays of {array.dtype}")
         if array.ndim and array.shape[-1] > 1 and array.strides[-1] != array.itemsize:
             raise FormatError("tensor map: the last axis of the array must be contiguous")
+        for name, extents in (("box", box), ("element_strides", element_strides)):
+            _require_integers(name, extents)
         return cls(
             dtype, int(array.ctypes.data), array.shape[::-1], array.strides[-2::-1],
             tuple(box)[::-1], tuple(element_strides)[::-1], swizzle=swizzle,
@@ -170,11 +181,13 @@ class TensorMap:
 
     @cached_property
     def box_bytes(self) -> int:
-        """Return the bytes of shared memory that one box occupies, and that complete_tx counts."""
-        count = 1
-        for extent in self.box_elements:
-            count *= extent
-        return count * self.element_bits // 8
+        """Return the bytes of one box in global memory, which complete_tx counts."""
+        return prod(self.box_elements) * self.element_bits // 8
+
+    @cached_property
+    def shared_bytes(self) -> int:
+        """Return the bytes of shared memory that one box occupies."""
+        return prod(self.box_elements) if self.dtype in PADDED_WORDS else self.box_bytes
 
     def _steps(self) -> tuple[int, ...]:
         """Return the element strides in force: dimension 0 has none without interleave."""
@@ -182,15 +195,21 @@ class TensorMap:
             return (1, *self.element_strides[1:])
         return self.element_strides
 
-    def by_bytes(self) -> TensorMap:
-        """Return the map of the same memory in bytes; of packed pairs of 4-bit elements alone.
+    @cached_property
+    def whole(self) -> TensorMap:
+        """Return the map of the same global memory, of elements that are whole bytes.
 
-        They are copied as they are (PTX ISA 5.5.1.1, `.b4x16`); other types are returned as such.
+        Pairs of 4-bit elements are bytes; elements that are padded on their way, which come in
+        128s, are words of 4 bytes. Source: PTX ISA 5.5.1.1, "Sub-byte types".
         """
-        if self.dtype is not TensorDataType.U4_ALIGN8B:
+        if self.element_bits >= 8:
             return self
-        dims, box = (self.dims[0] // 2, *self.dims[1:]), (self.box[0] // 2, *self.box[1:])
-        return replace(self, dtype=TensorDataType.U8, dims=dims, box=box)
+        dtype = _T.U32 if self.dtype in PADDED_WORDS else _T.U8
+        dims, box = (
+            (extents[0] * self.element_bits // ELEMENT_BITS[dtype], *extents[1:])
+            for extents in (self.dims, self.box)
+        )
+        return replace(self, dtype=dtype, dims=dims, box=box)
 
     def to_bytes(self) -> bytes:
         """Pack all fields into 128 bytes."""
@@ -205,7 +224,7 @@ class TensorMap:
     @classmethod
     def from_bytes(cls, raw: bytes) -> TensorMap:
         """Read 128 bytes that `to_bytes` made.  Raises `FormatError` on anything else."""
-        if len(raw) != MAP_BYTES or raw[:4] != MAGIC:
+        if not isinstance(raw, bytes | bytearray) or len(raw) != MAP_BYTES or raw[:4] != MAGIC:
             raise FormatError("these 128 bytes are not a tensor map")
         fields = LAYOUT.unpack_from(raw)
         _, dtype, rank, interleave, mode, out_of_bounds, promotion, address = fields[:8]
@@ -225,9 +244,38 @@ def _require(condition: bool, message: str) -> None:
         raise FormatError(f"tensor map: {message}")
 
 
+def _kind(value: object) -> str:
+    return f"a {type(value).__name__}"
+
+
+def _is_integer(value: object) -> bool:
+    return isinstance(value, int | np.integer) and not isinstance(value, bool)
+
+
+def _require_integers(name: str, values: object) -> None:
+    """Refuse what is no list of integers."""
+    is_list = isinstance(values, tuple | list | np.ndarray)
+    _require(is_list, f"{name} is a list of integers, not {_kind(values)}")
+    for each in np.asarray(values, object).reshape(-1).tolist():
+        _require(_is_integer(each), f"{name} is a list of integers, which {_kind(each)} is not")
+
+
+def _check_types(m: TensorMap) -> None:
+    for name in ("dims", "strides_bytes", "box", "element_strides"):
+        _require_integers(name, getattr(m, name))
+    for name, kind in _ENUMS.items():
+        value = getattr(m, name)
+        _require(isinstance(value, kind), f"{name} is a {kind.__name__}, not {_kind(value)}")
+    for name in ("address", "l2_promotion_bytes"):
+        value = getattr(m, name)
+        _require(_is_integer(value), f"{name} is an integer, not {_kind(value)}")
+    arrays = isinstance(m.arrays, tuple) and all(isinstance(x, np.ndarray) for x in m.arrays)
+    _require(arrays, "arrays is a tuple of arrays of NumPy")
+
+
 def _is_wide(m: TensorMap) -> bool:
     """Return whether addresses and strides need 32 bytes of alignment instead of 16."""
-    return m.interleave is Interleave.B32 or m.dtype in _ALIGN16B_TYPES
+    return m.interleave is Interleave.B32 or m.dtype in PADDED_WORDS
 
 
 def _check_rank(m: TensorMap) -> None:
@@ -241,6 +289,7 @@ def _check_rank(m: TensorMap) -> None:
 
 def _check_global(m: TensorMap) -> None:
     alignment = 32 if _is_wide(m) else 16
+    _require(0 <= m.address < 1 << 64, f"address {m.address:#x} has more than 64 bits")
     _require(m.address % alignment == 0, f"address {m.address:#x} is not {alignment}-byte aligned")
     for axis, extent in enumerate(m.dims):
         _require(1 <= extent <= _MAX_DIM, f"dim {axis} is {extent}, must be 1 to 2**32")
@@ -272,8 +321,10 @@ def _check_modes(m: TensorMap) -> None:
         m.interleave is not Interleave.B32 or m.swizzle is Swizzle.B32,
         "interleave 32B goes with swizzle 32B",
     )
-    if m.dtype in _ALIGN16B_TYPES:
+    if m.dtype in PADDED_WORDS:
         _require(m.dims[0] % 128 == 0 and m.box[0] == 128, "ALIGN16B: dim 0 % 128 == 0, box 128")
+        allowed = m.swizzle in _PADDED_SWIZZLES
+        _require(allowed, f"ALIGN16B: no swizzle or one of 128 bytes, not {m.swizzle.name}")
     if m.dtype is _T.U4_ALIGN8B:
         _require(m.dims[0] % 2 == 0, "ALIGN8B: dim 0 % 2 == 0")
     _require(

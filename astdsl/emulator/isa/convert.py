@@ -248,7 +248,7 @@ def _encoder(ops: Operands, to: Scalar, source: Scalar) -> Convert:
     """Return what rounds float32 or float64 values to the type, with canonical NaNs."""
     mode = _rounding(ops)
     if to.kind == "tf":
-        return partial(_tf32, mode=mode)
+        return partial(numerics.f32_to_tf32, mode=mode)
     if to.kind == "bf":
         if source.bits < 64:
             return lambda value: numerics.f32_to_bf16(value.astype(np.float32), mode)
@@ -270,17 +270,3 @@ def _encoder(ops: Operands, to: Scalar, source: Scalar) -> Convert:
         return result
 
     return encode
-
-
-def _tf32(value: Array, mode: str) -> Array:
-    """Return float32 values with 10 bits of mantissa; `rna` rounds ties away from zero."""
-    bits = np.ascontiguousarray(value, np.float32).view(np.uint32).reshape(np.shape(value))
-    if mode == "rna":
-        rounded = bits + np.uint32(0x1000)
-    elif mode == "rn":
-        rounded = bits + np.uint32(0xFFF) + ((bits >> np.uint32(13)) & np.uint32(1))
-    else:
-        rounded = bits
-    kept = (rounded & np.uint32(0xFFFFE000)).view(np.float32)
-    nan = np.uint32(0x7FFFFFFF).view(np.float32)
-    return np.where(np.isnan(value), nan, np.where(np.isinf(value), value, kept))

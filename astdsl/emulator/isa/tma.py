@@ -11,15 +11,27 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from astdsl.emulator.copies import Addresses, BulkStore, Transfer, issue_load
-from astdsl.emulator.formats.boxes import box_units, fill_pattern, require_plain, shared_units
+from astdsl.emulator.formats.boxes import (
+    box_units,
+    fill_pattern,
+    padded_units,
+    require_plain,
+    shared_units,
+)
 from astdsl.emulator.formats.errors import FormatError
 from astdsl.emulator.formats.swizzle import Swizzle
-from astdsl.emulator.formats.tensormap import MAP_BYTES, TensorDataType, TensorMap
+from astdsl.emulator.formats.tensormap import (
+    MAP_BYTES,
+    PADDED_WORDS,
+    TensorDataType,
+    TensorMap,
+)
 from astdsl.emulator.groups import GroupLedger
 from astdsl.emulator.isa import Execute, executes
 from astdsl.emulator.isa.mbarrier import barrier_place
 from astdsl.emulator.lanes import Lanes
 from astdsl.emulator.reductions import OPERATIONS, combiner, map_dtype
+from astdsl.emulator.rounded import ROUNDED, STORED, Change
 from astdsl.emulator.scalars import all_of, any_of, one_a_lane
 from astdsl.emulator.spread import Spread, own, spread_by_mask
 from astdsl.emulator.syntax import Address, Immediate, Symbol, Vector
@@ -92,7 +104,8 @@ class _Box:
             yield some, found
 
     def transfer(
-        self, m: Machine, spread: Spread, found: TensorMap, what: str, by_element: bool = False
+        self, m: Machine, spread: Spread, found: TensorMap, what: str, by_element: bool = False,
+        change: Change | None = None,
     ) -> Transfer:
         """Return the copy of one box for each lane and each block that it reaches."""
         lanes = spread.lanes
@@ -100,18 +113,23 @@ class _Box:
             [one_a_lane(get(m, lanes), lanes.n).astype(np.int64) for get in self._coordinates],
             axis=1,
         )
-        if found.dtype is TensorDataType.U4_ALIGN8B:
-            require_aligned(m, lanes, corner[:, 0], 2, "a coordinate of pairs of 4-bit elements")
-            corner[:, 0] //= 2
-            found = found.by_bytes()
-        size = found.box_bytes * (4 if self._chooses else 1)
+        words = PADDED_WORDS.get(found.dtype)
+        if found.element_bits < 8:
+            align, name = (128, "padded elements") if words else (2, "pairs of 4-bit elements")
+            require_aligned(m, lanes, corner[:, 0], align, f"a coordinate of {name}")
+            corner[:, 0] = corner[:, 0] * found.element_bits // found.whole.element_bits
+        n_boxes = 4 if self._chooses else 1
+        size, counted = found.shared_bytes * n_boxes, found.box_bytes * n_boxes
+        found = found.whole
         rows, starts = m.memory.shared_place(m, lanes, self._address(m, lanes), size)
         if spread.at is not None:
             rows = spread.rows
         require_aligned(m, lanes, starts, _TENSOR_ALIGN_BYTES, "a tensor copy's shared address")
         if self._chooses:
             corner = corner[:, [0, 1, 0, 2, 0, 3, 0, 4]].reshape(-1, 2)
-        cut = box_units(found, corner, by_element=by_element)
+        cut = box_units(found, corner, by_element=by_element or words is not None)
+        if words is not None:
+            cut = padded_units(cut, words)
         inside = None if cut.inside is None else cut.inside.reshape(lanes.n, -1)
         addresses = Addresses(found.address + cut.corners_bytes, cut.relative_bytes)
         if self._chooses:
@@ -119,7 +137,7 @@ class _Box:
         units = place_units(starts, size, cut.unit_bytes, found.swizzle)
         return Transfer(
             m, lanes, what, cut.unit_bytes, addresses, inside, rows, starts, size, units,
-            fill_pattern(found), found.element_bytes,
+            fill_pattern(found), found.element_bytes, counted, change,
         )  # fmt: skip
 
 
@@ -188,7 +206,8 @@ def _tensor_load(ops: Operands) -> Execute:
     def execute(m: Machine, lanes: Lanes) -> None:
         for some, found in box.maps(m, lanes):
             spread = target.spread(m, some)
-            transfer = box.transfer(m, spread, found, "TMA load")
+            change = ROUNDED.get(found.dtype)
+            transfer = box.transfer(m, spread, found, "TMA load", change=change)
             issue_load(transfer, *target.barriers(m, spread, transfer.rows))
 
     return execute
@@ -240,7 +259,10 @@ def _tensor_store(ops: Operands) -> Execute:
 
     def execute(m: Machine, lanes: Lanes) -> None:
         for some, found in box.maps(m, lanes):
-            transfer = box.transfer(m, own(m, some), found, "TMA store")
+            change = STORED.get(found.dtype)
+            transfer = box.transfer(m, own(m, some), found, "TMA store", change=change)
+            if found.dtype not in STORED and found.dtype in PADDED_WORDS:
+                raise transfer.fault("E255", f"there is no store of {found.dtype.name} elements")
             issue_store(m, some, BulkStore(transfer, transfer.write_global))
 
     return execute
@@ -257,7 +279,10 @@ def prepare_tensor_reduction(ops: Operands) -> Execute:
 
     def execute(m: Machine, lanes: Lanes) -> None:
         for some, found in box.maps(m, lanes):
-            transfer = box.transfer(m, own(m, some), found, "TMA reduction", by_element=True)
+            change = ROUNDED.get(found.dtype)
+            transfer = box.transfer(
+                m, own(m, some), found, "TMA reduction", by_element=True, change=change
+            )
             dtype = map_dtype(found.dtype, operation)
             if dtype is None:
                 name = TensorDataType(found.dtype).name
@@ -271,7 +296,7 @@ def issue_reduction(
     m: Machine, lanes: Lanes, transfer: Transfer, dtype: np.dtype[Any], operation: str
 ) -> None:
     """Issue a reduction from shared to global memory."""
-    combine = combiner(operation, dtype)
+    combine = combiner(operation, dtype, transfer.change)
 
     def write(values: Array) -> None:
         transfer.combine_global(values, dtype, combine)

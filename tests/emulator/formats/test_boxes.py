@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from astdsl.emulator.formats.boxes import box_units, fill_pattern, require_plain, shared_units
 from astdsl.emulator.formats.errors import FormatError
 from astdsl.emulator.formats.swizzle import Swizzle, swizzle
-from astdsl.emulator.formats.tensormap import OutOfBounds, TensorDataType, TensorMap
+from astdsl.emulator.formats.tensormap import Interleave, OutOfBounds, TensorDataType, TensorMap
 from tests.strategies import tensor_boxes
 
 U16 = TensorDataType.U16
@@ -86,7 +86,9 @@ def test_outside_is_zero_or_a_quiet_nan() -> None:
     assert np.isnan(np.array(fill_pattern(nan), np.uint16).view(np.float16))
 
 
-@pytest.mark.parametrize("dtype", [TensorDataType.TF32, TensorDataType.U4_ALIGN16B])
-def test_types_that_convert_are_refused_by_name(dtype: TensorDataType) -> None:
-    with pytest.raises(FormatError, match=dtype.name):
-        require_plain(TensorMap(dtype, 0, (128, 8), (512,), (128, 4)))
+def test_interleaved_maps_are_refused_by_name() -> None:
+    m = TensorMap(
+        TensorDataType.F16, 0, (128, 8, 8), (256, 2048), (8, 4, 4), interleave=Interleave.B16
+    )
+    with pytest.raises(FormatError, match="interleave B16"):
+        require_plain(m)

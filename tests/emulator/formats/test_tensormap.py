@@ -93,3 +93,65 @@ def test_a_map_of_an_array_follows_its_axes_backwards() -> None:
 def test_a_map_needs_a_contiguous_last_axis() -> None:
     with pytest.raises(FormatError, match="contiguous"):
         TensorMap.of(np.zeros((64, 64), np.float16)[:, ::2], (8, 8))
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ([[1.0]], "an array of NumPy, not a list"),
+        (np.float32(1), "an array of NumPy, not a float32"),
+        (None, "an array of NumPy, not a NoneType"),
+    ],
+)
+def test_a_map_is_of_an_array(given: Any, said: str) -> None:
+    with pytest.raises(FormatError, match=said):
+        TensorMap.of(given, (8, 8))
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"box": 8}, "box is a list of integers, not a int"),
+        ({"box": "88"}, "box is a list of integers, not a str"),
+        ({"box": (8.0, 8)}, "box is a list of integers, which a float is not"),
+        ({"box": (True, 8)}, "box is a list of integers, which a bool is not"),
+        ({"element_strides": None}, "element_strides is a list of integers, not a NoneType"),
+        ({"swizzle": 3}, "swizzle is a Swizzle, not a int"),
+        ({"swizzle": "128B"}, "swizzle is a Swizzle, not a str"),
+        ({"out_of_bounds": 1}, "out_of_bounds is a OutOfBounds, not a int"),
+    ],
+)
+def test_a_map_of_an_array_has_a_box_and_modes(options: dict[str, Any], said: str) -> None:
+    array = np.zeros((64, 64), np.float16)
+    given = {"box": (8, 8), **options}
+    with pytest.raises(FormatError, match=said):
+        TensorMap.of(array, **given)
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ((7, 0, (64,), (), (8,)), "dtype is a TensorDataType, not a int"),
+        ((F16, 0.0, (64,), (), (8,)), "address is an integer, not a float"),
+        ((F16, -16, (64,), (), (8,)), "more than 64 bits"),
+        ((F16, 1 << 64, (64,), (), (8,)), "more than 64 bits"),
+        ((F16, 0, 64, (), (8,)), "dims is a list of integers, not a int"),
+        ((F16, 0, (64, 64), (128.0,), (8, 8)), "strides_bytes is a list of integers"),
+        ((F16, 0, (64,), (), (8,), (), None), "interleave is a Interleave, not a NoneType"),
+    ],
+)
+def test_fields_of_another_kind_are_refused(fields: Any, said: str) -> None:
+    with pytest.raises(FormatError, match=said):
+        TensorMap(*fields)
+
+
+@pytest.mark.parametrize("arrays", [None, (5,), np.zeros(8)])
+def test_a_map_keeps_arrays(arrays: Any) -> None:
+    with pytest.raises(FormatError, match="arrays is a tuple of arrays of NumPy"):
+        TensorMap(F16, 0, (64,), (), (8,), arrays=arrays)
+
+
+@pytest.mark.parametrize("raw", [None, [1], "x" * 128])
+def test_what_is_no_bytes_is_no_map(raw: Any) -> None:
+    with pytest.raises(FormatError, match="not a tensor map"):
+        TensorMap.from_bytes(raw)
