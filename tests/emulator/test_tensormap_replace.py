@@ -89,10 +89,12 @@ def test_every_field_has_its_codes() -> None:
     found = TensorMap.from_bytes(replaced(raw, "fill_mode", 0, 1))
     assert found.dtype is TensorDataType.BF16
     assert (found.box, found.swizzle, found.out_of_bounds) == ((64, 4), Swizzle.B128, 1)
+    narrow = TensorMap.from_bytes(replaced(replaced(raw, "box_dim", 0, 32), "swizzle_mode", 0, 4))
+    assert narrow.swizzle is Swizzle.B96
     atoms = TensorMap.from_bytes(replaced(raw, "swizzle_atomicity", 0, 1))
     assert atoms.swizzle is Swizzle.B128_ATOM_32B
     assert TensorMap.from_bytes(replaced(raw, "element_stride", 1, 2)).element_strides == (1, 2)
-    wrong = (("elemtype", 0, 16), ("box_dim", 5, 1), ("swizzle_mode", 0, 4))
+    wrong = (("elemtype", 0, 16), ("box_dim", 5, 1), ("swizzle_mode", 0, 5))
     for field, ordinal, value in wrong:
         with pytest.raises(FormatError):
             replaced(raw, field, ordinal, value)

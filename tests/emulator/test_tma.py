@@ -74,10 +74,13 @@ def load(
 
 
 @pytest.mark.parametrize("completion", COMPLETIONS)
-@pytest.mark.parametrize("mode", [Swizzle.NONE, Swizzle.B32, Swizzle.B64, Swizzle.B128])
+@pytest.mark.parametrize(
+    "mode", [Swizzle.NONE, Swizzle.B32, Swizzle.B64, Swizzle.B96, Swizzle.B128]
+)
 def test_a_box_arrives_swizzled(mode: Swizzle, completion: Completion) -> None:
     array = np.arange(64 * 256, dtype=np.uint16).reshape(64, 256)
-    m = TensorMap.of(array, (32, 16 if mode in (Swizzle.B32, Swizzle.NONE) else 32), swizzle=mode)
+    span = {Swizzle.NONE: 16, Swizzle.B32: 16, Swizzle.B96: 48}.get(mode, 32)
+    m = TensorMap.of(array, (32, span), swizzle=mode)
     out = load(m, (16, 8), completion)
     box = np.ascontiguousarray(array[8:40, 16 : 16 + m.box[0]]).view(np.uint8).reshape(-1)
     assert np.array_equal(out[swizzle(np.arange(len(box)), mode)], box)
@@ -253,6 +256,24 @@ def test_a_store_writes_only_what_is_inside(completion: Completion) -> None:
     box = np.repeat(np.arange(32, dtype=np.uint32), 4).reshape(8, 16)
     expected[2:, 4:] = box[:6, :12]
     assert np.array_equal(target, expected)
+
+
+@pytest.mark.parametrize("coordinate", [0, 1])
+def test_a_store_does_not_begin_before_the_tensor(coordinate: int) -> None:
+    target = np.zeros((8, 16), np.uint32)
+    old = f"mov.u32 %r{20 + coordinate}, {(4, 2)[coordinate]};"
+    body = store_body(STORE, after=WAIT_ALL)
+    assert old in body
+    body = body.replace(old, f"mov.s32 %r{20 + coordinate}, -1;")
+    assert "only loads may begin before 0" in fault("E255", lambda: store(body, target))
+
+
+def test_a_store_has_no_swizzle_that_flips_8_bytes() -> None:
+    target = np.zeros((8, 16), np.uint32)
+    m = TensorMap.of(target, (8, 16), swizzle=Swizzle.B128_ATOM_32B_FLIP_8B)
+    ptx = kernel(store_body(STORE, after=WAIT_ALL), ["map"], shared_bytes=1024)
+    text = fault("E255", lambda: run(ptx, "k", (1,), (32,), [m]))
+    assert "only loads have swizzle" in text
 
 
 @pytest.mark.parametrize(

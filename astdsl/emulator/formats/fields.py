@@ -1,7 +1,9 @@
 """Changes of single fields of a tensor map's 128 bytes, as `tensormap.replace` makes them.
 
 Invariant: a map may be wrong between two changes, so nothing is checked here but the field itself;
-reading it whole (`TensorMap.from_bytes`) checks the rest.  Source: PTX ISA 9.7.9.28, table 33.
+reading it whole (`TensorMap.from_bytes`) checks the rest.  128 bytes of zeros are a map of which
+no field is set yet, as Triton starts the descriptors that a kernel makes (`zero_fill_tma`).
+Source: PTX ISA 9.7.9.28, table 33.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ _ELEMENT_TYPES = (
     _T.U8, _T.U16, _T.U32, _T.S32, _T.U64, _T.S64, _T.F16, _T.F32, _T.F32_FTZ, _T.F64, _T.BF16,
     _T.TF32, _T.TF32_FTZ, _T.U4_ALIGN8B, _T.U4_ALIGN16B, _T.U6_ALIGN16B,
 )  # fmt: skip
-_SWIZZLES = (Swizzle.NONE, Swizzle.B32, Swizzle.B64, Swizzle.B128)
+_SWIZZLES = (Swizzle.NONE, Swizzle.B32, Swizzle.B64, Swizzle.B128, Swizzle.B96)
 _ATOMS = (
     Swizzle.B128, Swizzle.B128_ATOM_32B, Swizzle.B128_ATOM_32B_FLIP_8B, Swizzle.B128_ATOM_64B,
 )  # fmt: skip
@@ -30,11 +32,14 @@ ORDINAL_FIELDS = frozenset(_PLACES)
 _SINGLE = ("global_address", "rank", "elemtype", "interleave_layout", "swizzle_mode",
            "swizzle_atomicity", "fill_mode")  # fmt: skip
 FIELDS = (*_SINGLE, *_PLACES)
+_BLANK = bytes(MAP_BYTES)
 
 
 def replaced(raw: bytes, field: str, ordinal: int, value: int) -> bytes:
     """Return 128 bytes with one field changed; raises `FormatError`."""
-    if len(raw) != MAP_BYTES or raw[:4] != MAGIC:
+    if raw == _BLANK:
+        raw = MAGIC + raw[len(MAGIC) :]
+    if len(raw) != MAP_BYTES or raw[: len(MAGIC)] != MAGIC:
         raise FormatError("these 128 bytes are not a tensor map")
     fields = list(LAYOUT.unpack_from(raw))
     if field in _PLACES:

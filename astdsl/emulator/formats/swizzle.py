@@ -19,7 +19,10 @@ _ROW_SHIFT = 7
 
 
 class Swizzle(IntEnum):
-    """Name the swizzle modes by the driver's codes (CUtensorMapSwizzle)."""
+    """Name the swizzle modes by the driver's codes (CUtensorMapSwizzle).
+
+    The driver has none of 96 bytes: it is set by `tensormap.replace` alone.
+    """
 
     NONE = 0
     B32 = 1
@@ -28,6 +31,7 @@ class Swizzle(IntEnum):
     B128_ATOM_32B = 4
     B128_ATOM_32B_FLIP_8B = 5
     B128_ATOM_64B = 6
+    B96 = 7
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +57,7 @@ _PATTERNS = {
     Swizzle.B128_ATOM_32B: _Pattern(128, 512, (_Fold(3, 5),)),
     Swizzle.B128_ATOM_32B_FLIP_8B: _Pattern(128, 512, (_Fold(3, 5), _Fold(1, 3))),
     Swizzle.B128_ATOM_64B: _Pattern(128, 256, (_Fold(1, 6),)),
+    Swizzle.B96: _Pattern(96, 256, (_Fold(1, 4),)),
 }
 
 

@@ -70,8 +70,8 @@ class _Maps:
 class _Box:
     """The map, coordinates and shared address of one tensor instruction."""
 
-    def __init__(self, ops: Operands, tensor: Any, shared: Any) -> None:
-        self._address = ops.address(shared)
+    def __init__(self, ops: Operands, tensor: Any, shared: Any, *, is_loaded: bool) -> None:
+        self._address, self._is_loaded = ops.address(shared), is_loaded
         self._map, self._space = ops.address(tensor), _map_space(ops, tensor)
         rank = next((int(d[0]) for d in _DIMENSIONS if ops.has(d)), 0)
         extra = tensor.extra if isinstance(tensor, Address) else ()
@@ -104,7 +104,12 @@ class _Box:
             yield some, found
 
     def transfer(
-        self, m: Machine, spread: Spread, found: TensorMap, what: str, by_element: bool = False,
+        self,
+        m: Machine,
+        spread: Spread,
+        found: TensorMap,
+        what: str,
+        by_element: bool = False,
         change: Change | None = None,
     ) -> Transfer:
         """Return the copy of one box for each lane and each block that it reaches."""
@@ -113,6 +118,8 @@ class _Box:
             [one_a_lane(get(m, lanes), lanes.n).astype(np.int64) for get in self._coordinates],
             axis=1,
         )
+        if not self._is_loaded:
+            _require_storable(m, lanes, found, corner)
         words = PADDED_WORDS.get(found.dtype)
         if found.element_bits < 8:
             align, name = (128, "padded elements") if words else (2, "pairs of 4-bit elements")
@@ -139,6 +146,18 @@ class _Box:
             m, lanes, what, cut.unit_bytes, addresses, inside, rows, starts, size, units,
             fill_pattern(found), found.element_bytes, counted, change,
         )  # fmt: skip
+
+
+def _require_storable(m: Machine, lanes: Lanes, found: TensorMap, corner: Array) -> None:
+    """Fault if a copy to global memory does what loads alone may (PTX ISA 9.7.9.25.5.1)."""
+    if found.swizzle is Swizzle.B128_ATOM_32B_FLIP_8B:
+        raise m.fault("E255", f"only loads have swizzle {found.swizzle.name}", int(lanes.index[0]))
+    wrong = (corner < 0).any(axis=1)
+    if any_of(wrong):
+        at = int(np.argmax(wrong))
+        text = "a copy to global memory begins at the coordinates "
+        text += f"{', '.join(map(str, corner[at].tolist()))}; only loads may begin before 0"
+        raise m.fault("E255", text, int(lanes.index[at]))
 
 
 def place_units(starts: Array, size_bytes: int, unit_bytes: int, mode: Swizzle) -> Array:
@@ -201,7 +220,8 @@ def _tensor_load(ops: Operands) -> Execute:
     ops.allow(*_TILED, "mbarrier::complete_tx::bytes", "multicast::cluster")
     if ops.has("tile::scatter4"):
         raise ops.refuse("scatter4 is a mode of stores")
-    box, target = _Box(ops, ops.args[1], ops.args[0]), LoadTarget(ops, ops.args[2], ops.args[3:])
+    box = _Box(ops, ops.args[1], ops.args[0], is_loaded=True)
+    target = LoadTarget(ops, ops.args[2], ops.args[3:])
 
     def execute(m: Machine, lanes: Lanes) -> None:
         for some, found in box.maps(m, lanes):
@@ -255,7 +275,7 @@ def _tensor_store(ops: Operands) -> Execute:
     ops.allow(*_TILED, "bulk_group")
     if ops.has("tile::gather4"):
         raise ops.refuse("gather4 is a mode of loads")
-    box = _Box(ops, ops.args[0], ops.args[1])
+    box = _Box(ops, ops.args[0], ops.args[1], is_loaded=False)
 
     def execute(m: Machine, lanes: Lanes) -> None:
         for some, found in box.maps(m, lanes):
@@ -272,7 +292,7 @@ def _tensor_store(ops: Operands) -> Execute:
 def prepare_tensor_reduction(ops: Operands) -> Execute:
     """`cp.reduce.async.bulk.tensor.dim.global.shared::cta.op.bulk_group [map, {c}], [src]`."""
     ops.allow(*_TILED, "reduce", "bulk_group", *OPERATIONS)
-    box = _Box(ops, ops.args[0], ops.args[1])
+    box = _Box(ops, ops.args[0], ops.args[1], is_loaded=False)
     operation = next((word for word in OPERATIONS if ops.has(word)), None)
     if operation is None:
         raise ops.refuse("a reduction needs one of " + ", ".join(OPERATIONS))
