@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from astdsl.errors import UnsupportedFeature
 from astdsl.ir import ops
 from astdsl.ir.core import Module, Op, Value
+from astdsl.ir.dtypes import BOOL, f64, i64
 from astdsl.ir.launch import HostExpression
 from astdsl.lowering.windows import Forms, is_index_arithmetic
 
@@ -30,6 +31,11 @@ _BINARY: dict[type[Op], str] = {
     ops.Negate: "negate",
     ops.Absolute: "absolute",
 }
+_OF_FLOATS: dict[type[Op], str] = {ops.Minimum: "least", ops.Maximum: "greatest"}
+# What these make is in the dtype of what they take.
+_STAYS = (
+    ops.Minimum, ops.Maximum, ops.Remainder, ops.BitAnd, ops.BitOr, ops.BitXor, ops.ShiftRight,
+)  # fmt: skip
 
 
 def known_on_host(body: Sequence[Op], unknown: Iterable[Value] = ()) -> list[Op]:
@@ -71,18 +77,31 @@ class HostExpressions:
             return (maker.predicate, *operands)
         if isinstance(maker, ops.Select):
             return ("select", *operands)
-        if isinstance(maker, ops.Invert) and maker.result.tile.dtype.kind == "bool":
-            return ("not", *operands)
+        if isinstance(maker, ops.Invert):
+            is_bool = maker.result.tile.dtype.kind == BOOL
+            return ("not", *operands) if is_bool else _fitted(maker, ("xor", *operands, -1))
         if isinstance(maker, ops.Cast):
             return _cast(maker, operands)
-        name = _BINARY.get(type(maker))
+        name = _name(maker)
         if name is None:
             raise UnsupportedFeature(
                 "the host cannot compute this value before the launch",
                 (maker.span, "needed for the grid or an `assert` on the host"),
                 help="compute it from shapes, scalars and constants",
             )
-        return (name, *operands)
+        return _fitted(maker, (name, *operands))
+
+
+def _name(maker: Op) -> str | None:
+    is_float = any(v.tile.dtype.is_float for v in maker.operands)
+    return (_OF_FLOATS.get(type(maker)) if is_float else None) or _BINARY.get(type(maker))
+
+
+def _fitted(maker: Op, expression: HostExpression) -> HostExpression:
+    """Round or wrap what an operation makes where its dtype holds less than the host does."""
+    dtype = maker.results[0].tile.dtype
+    is_wide = dtype is f64 or (dtype is i64 and not isinstance(maker, ops.ShiftLeft))
+    return expression if is_wide or type(maker) in _STAYS else (dtype.name, expression)
 
 
 def _is_host(maker: Op) -> bool:
@@ -90,6 +109,4 @@ def _is_host(maker: Op) -> bool:
 
 
 def _cast(maker: ops.Cast, operands: list[HostExpression]) -> HostExpression:
-    if maker.dtype.kind == "bool":
-        return ("ne", *operands, 0)
-    return ("float" if maker.dtype.is_float else "int", *operands)
+    return ("ne", *operands, 0) if maker.dtype.kind == BOOL else (maker.dtype.name, *operands)

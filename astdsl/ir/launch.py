@@ -9,21 +9,24 @@ from __future__ import annotations
 
 from typing import Any, TypeAlias
 
-from astdsl.ir.dtypes import DType
+from astdsl.ir.dtypes import ALL, DType
 from astdsl.records import dataclass
 from astdsl.source import Span
 
 HostExpression: TypeAlias = int | float | bool | tuple[Any, ...]
-# Each row is the Python expression that computes it, operands in braces.
+# Each row is the Python expression that computes it, operands in braces; where Python fails and the
+# language does not, it calls a function of `runtime/host.py`. A dtype's name converts to it.
 HOST_OPERATIONS = {
     "add": "({0} + {1})",
     "subtract": "({0} - {1})",
     "multiply": "({0} * {1})",
-    "divide": "({0} / {1})",
-    "floor_divide": "({0} // {1})",
-    "remainder": "({0} % {1})",
+    "divide": "ratio({0}, {1})",
+    "floor_divide": "quotient({0}, {1})",
+    "remainder": "remainder({0}, {1})",
     "minimum": "min({0}, {1})",
     "maximum": "max({0}, {1})",
+    "least": "least({0}, {1})",
+    "greatest": "greatest({0}, {1})",
     "negate": "(-{0})",
     "absolute": "abs({0})",
     "eq": "({0} == {1})",
@@ -35,12 +38,11 @@ HOST_OPERATIONS = {
     "and": "({0} & {1})",
     "or": "({0} | {1})",
     "xor": "({0} ^ {1})",
-    "shift_left": "({0} << {1})",
-    "shift_right": "({0} >> {1})",
+    "shift_left": "shifted_left({0}, {1})",
+    "shift_right": "shifted_right({0}, {1})",
     "not": "(not {0})",
     "select": "({1} if {0} else {2})",
-    "int": "int({0})",
-    "float": "float({0})",
+    **{dtype.name: f"fitted({{0}}, {dtype.name!r})" for dtype in ALL},
 }
 
 

@@ -308,7 +308,8 @@ def cdiv(x: Any, y: Any) -> Any:
     """Return `x / y` of integers, rounded up. Composed.
 
     Of scalars it is `(x + y - 1) // y`, for y > 0. Of two Python integers it is a Python integer,
-    so extents made of it stay constants. By a 0 that only the running kernel knows it is 0.
+    so extents made of it stay constants. By a 0 that only the running kernel knows it is 0;
+    a launch whose number of steps is divided by 0 is refused.
     Errors: TypeMismatch, also for a y of 0 that is known while tracing.
     """
     if all_literal(y) and y == 0 and trace() is not None:

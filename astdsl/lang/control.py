@@ -22,7 +22,7 @@ from astdsl.ir import ops
 from astdsl.ir.ops import INFERRED, SEQUENTIAL, SPREAD
 from astdsl.lang.blocks import BlockFunction, trace_for, trace_pipeline
 from astdsl.lang.branching import as_condition
-from astdsl.lang.indices import as_index, form_of
+from astdsl.lang.indices import as_index, form_of, index_value, possible_zeros, weak_integer
 from astdsl.lang.shapes import as_extent
 from astdsl.lang.tracing import (
     MOST_OPERATIONS,
@@ -36,6 +36,7 @@ from astdsl.lang.values import Literal, Operand
 
 PLACEMENTS = {"sequential": SEQUENTIAL, "parallel": SPREAD, "auto": INFERRED}
 NO_STEP = "the step of a range is not 0"
+NO_DIVISOR = "the number of steps is not divided by 0"
 SCHEDULES = ("auto", "multistage")
 STREAM = "stream"
 # Options that LANGUAGE.md has and this version has not, with what to do instead.
@@ -286,7 +287,18 @@ def _bounds(function: str, counts: Sequence[Any]) -> list[tuple[Operand, Operand
             f"`{function}` takes one axis or more",
             help=f"`{function}(cdiv(n, b))` has one step for each block of b",
         )
-    return [_axis(function, count) for count in flat]
+    bounds = [_axis(function, count) for count in flat]
+    if require_trace(f"`{function}`").builder.depth == 1:
+        _require_divisors(bounds)
+    return bounds
+
+
+def _require_divisors(bounds: Sequence[tuple[Operand, Operand, Operand]]) -> None:
+    """Have each launch refuse a grid that divides by 0: a block size of 0, say."""
+    counts = [form_of(x) for axis in bounds for x in axis if not isinstance(x, Literal)]
+    for divisor in dict.fromkeys(zero for form in counts for zero in possible_zeros(form)):
+        number = weak_integer(index_value(divisor), divisor)
+        emit(ops.Assert, condition=as_condition(number != 0).value, pieces=(NO_DIVISOR,))
 
 
 def _axis(function: str, count: Any) -> tuple[Operand, Operand, Operand]:

@@ -5,7 +5,7 @@ Invariant: what is computed from a form is computed in i64 from its atoms, so it
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import numpy as np
 
@@ -35,6 +35,25 @@ def form_of(x: Operand) -> Form:
     value = x.value
     bounds = x.bounds if x.weak else integer_bounds(value.tile.dtype)
     return Form.unknown(atom_of(value, lambda number: Atom(number, value, bounds, x.dims)))
+
+
+DIVISIONS = ("`//`", "`%`")
+
+
+def possible_zeros(form: Form) -> Iterator[Form]:
+    """Yield what a form, or a part of it, is divided by and may be 0; of a `where` nothing."""
+    keys = list(require_trace("index arithmetic").atoms)  # an atom's number is its place there
+    pending, seen = list(form.atoms), set[Atom]()
+    while pending:
+        atom = pending.pop()
+        key = keys[atom.number]
+        if atom in seen or not isinstance(key, tuple):
+            continue
+        seen.add(atom)
+        parts = [part for part in key if isinstance(part, Form)]
+        if key[0] in DIVISIONS and parts[1].bounds[0] <= 0 <= parts[1].bounds[1]:
+            yield parts[1]
+        pending.extend(part for form in parts for part in form.atoms)
 
 
 def integer_bounds(dtype: DType) -> Bounds:

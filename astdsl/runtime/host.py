@@ -1,15 +1,19 @@
 """Arithmetic of the host: grids and checks, from dims and scalars.
 
-Invariant: the text that is compiled is put together from the rows of `HOST_OPERATIONS` and from
-numbers; nothing that a user or a file wrote is evaluated.
+Invariant: a number is what the operations of the IR make of it: division by 0, shifts beyond the
+width, infinities and NaN are no exceptions. The text that is compiled is put together from the rows
+of `HOST_OPERATIONS` and from numbers; nothing that a user or a file wrote is evaluated.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
+from astdsl.ir.dtypes import BY_NAME
 from astdsl.ir.launch import HOST_OPERATIONS, HostExpression
+from astdsl.lang.elementwise import rounded
 
 Shapes: TypeAlias = Sequence[Sequence[int]]
 HostFunction: TypeAlias = Callable[[Shapes, Sequence[Any]], Any]
@@ -22,7 +26,7 @@ def compile_host(expression: HostExpression) -> HostFunction:
     operation that has no row.
     """
     text = f"lambda shapes, scalars: {_text(expression)}"
-    function: HostFunction = eval(compile(text, "<host>", "eval"), {})  # noqa: S307 (see above)
+    function: HostFunction = eval(compile(text, "<host>", "eval"), dict(_FUNCTIONS))  # noqa: S307 (see above)
     return function
 
 
@@ -50,3 +54,62 @@ def reads_scalars(expression: HostExpression) -> bool:
     if not isinstance(expression, tuple):
         return False
     return expression[0] == "scalar" or any(map(reads_scalars, expression[1:]))
+
+
+def _ratio(x: float, y: float) -> float:
+    """Return `x / y` of floats, by 0 too."""
+    if y:
+        return x / y
+    return math.nan if not x or math.isnan(x) else math.copysign(math.inf, x) * math.copysign(1, y)
+
+
+def _quotient(x: Any, y: Any) -> Any:
+    """Return `x // y`; 0 of integers by 0."""
+    return x // y if y else _ratio(x, y) if isinstance(y, float) else 0
+
+
+def _remainder(x: Any, y: Any) -> Any:
+    """Return `x % y`; 0 of integers by 0, NaN of floats."""
+    return x % y if y else math.nan if isinstance(y, float) else 0
+
+
+def _least(x: float, y: float) -> float:
+    """Return the smaller float, NaN if either is."""
+    return x if math.isnan(x) else y if math.isnan(y) else min(x, y)
+
+
+def _greatest(x: float, y: float) -> float:
+    """Return the larger float, NaN if either is."""
+    return -_least(-x, -y)
+
+
+def _shifted_left(x: int, y: int) -> int:
+    """Return `x << y`, 0 for counts beyond every width."""
+    return x << y if 0 <= y < MOST_BITS else 0
+
+
+def _shifted_right(x: int, y: int) -> int:
+    """Return `x >> y`, the sign alone for counts beyond every width."""
+    return x >> (y if 0 <= y < MOST_BITS else MOST_BITS)
+
+
+def _fitted(x: Any, name: str) -> Any:
+    """Return a number in the dtype of this name, as `astype` does; integers wrap."""
+    dtype = BY_NAME[name]
+    if not dtype.is_integer or isinstance(x, float):
+        return rounded(x, dtype)
+    wrapped = int(x) & ((1 << dtype.bits) - 1)
+    return wrapped - (1 << dtype.bits) if dtype.is_signed and wrapped >> dtype.bits - 1 else wrapped
+
+
+MOST_BITS = 64
+_FUNCTIONS: dict[str, Any] = {
+    "ratio": _ratio,
+    "quotient": _quotient,
+    "remainder": _remainder,
+    "least": _least,
+    "greatest": _greatest,
+    "shifted_left": _shifted_left,
+    "shifted_right": _shifted_right,
+    "fitted": _fitted,
+}

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 
-from astdsl.errors import BadArgument, FailedAssertion
+from astdsl.errors import FailedAssertion
 from astdsl.ir.dtypes import DType
 from astdsl.ir.launch import Check, LaunchPlan
 from astdsl.ir.printing import UNMET, printed
@@ -301,24 +301,14 @@ class Launch:
 
         def count(values: Sequence[Any]) -> Counts:
             return Counts(
-                tuple(int(self._evaluate(grid, values)) for grid in grids),
+                tuple(int(grid(self._shapes, values)) for grid in grids),
                 tuple(
-                    tuple(max(0, int(self._evaluate(extent, values))) for extent in shape)
+                    tuple(max(0, int(extent(self._shapes, values))) for extent in shape)
                     for shape in shapes
                 ),
             )
 
         return count
-
-    def _evaluate(self, function: HostFunction, values: Sequence[Any]) -> Any:
-        try:
-            return function(self._shapes, values)
-        except ZeroDivisionError:
-            raise BadArgument(
-                "the number of blocks divides by 0 for these arguments",
-                *(argument.where.place for argument in self._arguments[:1]),
-                help="a block size or a count that the grid depends on is 0",
-            ) from None
 
     def _open_checks(self, checks: Sequence[Check]) -> Iterator[tuple[HostFunction, Check]]:
         """Require what the shapes settle; yield what depends on scalars."""
@@ -327,13 +317,13 @@ class Launch:
             if any(map(reads_scalars, [check.condition, *(value for value, _ in check.values)])):
                 yield holds, check
             else:
-                self._require(self._evaluate(holds, ()), check, ())
+                self._require(holds(self._shapes, ()), check, ())
 
     def _require(self, holds: Any, check: Check, values: Sequence[Any]) -> None:
         if holds:
             return
         told = [
-            dtype.numpy.type(self._evaluate(compile_host(value), values))
+            dtype.numpy.type(compile_host(value)(self._shapes, values))
             for value, dtype in check.values
         ]
         raise FailedAssertion(

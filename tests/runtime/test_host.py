@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from astdsl.ir.dtypes import ALL
 from astdsl.ir.launch import HOST_OPERATIONS
 from astdsl.runtime.host import compile_host, reads_scalars
 
@@ -35,7 +36,9 @@ EXPECTED = {
     "add": 13, "subtract": 7, "multiply": 30, "divide": 10 / 3, "floor_divide": 3, "remainder": 1,
     "minimum": 3, "maximum": 10, "negate": -10, "absolute": 10, "eq": False, "ne": True,
     "lt": False, "le": False, "gt": True, "ge": True, "and": 2, "or": 11, "xor": 9,
-    "shift_left": 80, "shift_right": 1, "not": False, "select": 3, "int": 10, "float": 10.0,
+    "shift_left": 80, "shift_right": 1, "not": False, "select": 3,
+    "least": 3, "greatest": 10, **{dtype.name: 10 for dtype in ALL}, "f8e8m0": 8.0, "f4e2m1": 6.0,
+    "bool": True,
 }  # fmt: skip
 
 
