@@ -232,7 +232,7 @@ def _is_written(access: _Access, scope: Block, first: Iterable[Axis], forms: For
 
     The `first` axes have their first value.
     """
-    decider = Decider(forms, {a.index: forms[a.low] for a in first})
+    decider = Decider(forms, {a.index: forms[a.low] for a in first}, access.axes)
     path = _Path(access.op, access.axes, decider, is_one_step=not first)
     reached = path.visit(scope, is_written=False)
     assert reached, "the access is in its scope"
