@@ -5,6 +5,7 @@ Invariant: an array's emulated address is its real one; nothing is copied.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
@@ -14,11 +15,18 @@ import numpy as np
 from astdsl.emulator.faults import DeviceFault
 from astdsl.emulator.global_memory import Allocation, GlobalMemory
 from astdsl.emulator.layout import size_bytes
-from astdsl.emulator.scalars import TYPES, UNSIGNED, Array, BoolArray
+from astdsl.emulator.options import is_integer, told
+from astdsl.emulator.scalars import FLOATS, TYPES, UNSIGNED, Array, BoolArray
 from astdsl.emulator.syntax import Symbol, Variable
 
 if TYPE_CHECKING:
     from astdsl.emulator.program import Program
+
+
+# Kinds of scalars of NumPy that are no numbers: texts, times, objects.
+_NO_NUMBERS = "USOMm"
+# Where virtual memory ends.
+_VIRTUAL_END = 1 << 60
 
 
 @runtime_checkable
@@ -38,7 +46,7 @@ class VirtualBuffer:
     """Memory at a chosen address with storage behind some windows only.
 
     `windows` maps byte offsets to arrays; every other address of the buffer is out of bounds. For
-    tests of offsets past 2^31 elements without the memory; `address` must lie below 2^60.
+    tests of offsets past 2^31 elements without the memory; all of it must lie below 2^60.
     """
 
     address: int
@@ -83,14 +91,9 @@ def _encode(variable: Variable, value: Any, number: int, memory: GlobalMemory) -
         map_array(memory, value, f"argument {number}")
         return int(value.ctypes.data).to_bytes(8, "little")
     if isinstance(value, VirtualBuffer):
-        for offset, array in value.windows.items():
-            if not array.flags.c_contiguous:
-                raise DeviceFault("E203", "the arrays of a VirtualBuffer must be contiguous")
-            low = value.address + offset
-            name = f"argument {number}"
-            memory.add(Allocation(low, array.reshape(-1).view(np.uint8), name))
-        return value.address.to_bytes(8, "little")
-    if isinstance(value, Opaque):
+        _map_windows(memory, value, f"argument {number}")
+        return int(value.address).to_bytes(8, "little")
+    if isinstance(value, Opaque) and not isinstance(value, type):
         for array in value.arrays:
             map_array(memory, array, f"argument {number}")
         data = value.to_bytes()
@@ -98,32 +101,33 @@ def _encode(variable: Variable, value: Any, number: int, memory: GlobalMemory) -
         data = value
     else:
         return _number(variable, value, number)
-    if len(data) > size_bytes(variable):
-        raise DeviceFault("E203", f"argument {number} has {len(data)} bytes, too many")
+    size = size_bytes(variable)
+    if len(data) != size:
+        raise DeviceFault("E203", f"argument {number} has {len(data)} bytes, the parameter {size}")
     return data
 
 
 def _number(variable: Variable, value: Any, number: int) -> bytes:
-    if not isinstance(value, int | float | np.generic):
+    words = isinstance(value, np.generic) and value.dtype.kind in _NO_NUMBERS
+    if words or not isinstance(value, int | float | np.generic):
         raise DeviceFault(
             "E203",
             f"argument {number} is a {type(value).__name__}",
             help="pass an array of NumPy, a number, a `TensorMap` or bytes",
         )
-    # LLVM declares a parameter of 16-bit floats as an array of bytes.
-    if isinstance(value, np.generic) and value.nbytes == size_bytes(variable):
-        return value.tobytes()
     scalar = TYPES[variable.type]
+    is_real = isinstance(value, float | np.floating)
+    # LLVM declares a parameter of 16-bit floats as an array of bytes.
+    is_rounded = is_real and scalar.kind in ("u", "s")
+    if isinstance(value, np.generic) and value.nbytes == size_bytes(variable) and not is_rounded:
+        return value.tobytes()
     if variable.is_array or scalar.count > 1:
         raise DeviceFault("E203", f"argument {number} needs {size_bytes(variable)} bytes")
-    if isinstance(value, (float, np.floating)) and scalar.kind in ("b", "f"):
+    if scalar.kind == "f" or (is_real and scalar.kind == "b"):
         # LLVM declares floats as `.b32`; a Python float takes the parameter's width.
-        width = f"f{scalar.bits // 8}"
-        return np.asarray(value).astype(width).tobytes()
+        return _real(value, scalar.bits, number)
     if isinstance(value, np.generic):
         value = value.item()
-    if scalar.kind == "f":
-        return np.asarray(value, scalar.dtype).tobytes()
     if isinstance(value, float) and not value.is_integer():
         raise DeviceFault(
             "E203", f"argument {number}: {value} is no integer, as .{scalar.name} needs"
@@ -132,6 +136,44 @@ def _number(variable: Variable, value: Any, number: int) -> bytes:
     if not -(1 << (scalar.bits - 1)) <= whole < 1 << scalar.bits:
         raise DeviceFault("E203", f"argument {number}: {whole} does not fit into .{scalar.name}")
     return (whole & ((1 << scalar.bits) - 1)).to_bytes(scalar.bytes, "little")
+
+
+def _real(value: Any, bits: int, number: int) -> bytes:
+    """Return a number as a float of so many bits; what is too large for it is no infinity."""
+    dtype = FLOATS.get(bits)
+    if dtype is None:
+        raise DeviceFault("E203", f"argument {number}: {value} does not fit into {bits} bits")
+    try:
+        given = float(value)
+        with np.errstate(over="ignore"):
+            found = np.asarray(given).astype(dtype)
+        fits = math.isinf(given) or not np.isinf(found)
+    except OverflowError:
+        fits = False
+    if not fits:
+        raise DeviceFault("E203", f"argument {number}: {told(value)} does not fit into .f{bits}")
+    return found.tobytes()
+
+
+def _map_windows(memory: GlobalMemory, buffer: VirtualBuffer, name: str) -> None:
+    """Make the windows of a buffer global memory."""
+    windows: Any = buffer.windows
+    if not is_integer(buffer.address) or not isinstance(windows, dict):
+        raise DeviceFault("E203", f"{name}: a VirtualBuffer has an address, and arrays by offset")
+    end = int(buffer.address)
+    for offset in sorted(windows, key=lambda key: (not is_integer(key), key)):
+        array = windows[offset]
+        if not isinstance(array, np.ndarray) or array.dtype.hasobject:
+            raise DeviceFault("E203", f"{name}: the windows of a VirtualBuffer are arrays of NumPy")
+        if not array.flags.c_contiguous:
+            raise DeviceFault("E203", "the arrays of a VirtualBuffer must be contiguous")
+        if not is_integer(offset) or buffer.address + offset < end:
+            raise DeviceFault("E203", f"{name}: windows overlap, or lack an offset")
+        low = int(buffer.address + offset)
+        end = low + array.nbytes
+        memory.add(Allocation(low, array.reshape(-1).view(np.uint8), name))
+    if buffer.address < 0 or end > _VIRTUAL_END:
+        raise DeviceFault("E203", f"{name}: a VirtualBuffer lies from address 0 to 2**60")
 
 
 def map_array(memory: GlobalMemory, array: Array, name: str) -> None:
@@ -146,13 +188,18 @@ def map_array(memory: GlobalMemory, array: Array, name: str) -> None:
 
 def _track(memory: GlobalMemory, unwritten: Unwritten) -> None:
     array = unwritten.array
+    if not isinstance(array, np.ndarray):
+        raise DeviceFault("E203", f"uninitialised is a list of arrays of NumPy, not {told(array)}")
     if array.size == 0:
         return
     allocation = memory.find(int(np.lib.array_utils.byte_bounds(array)[0]))
     if allocation is None:
         raise DeviceFault("E203", "an array in `uninitialised` is not among the arguments")
+    kept = unwritten.written
+    if kept is not None and np.shape(kept) != allocation.data.shape:
+        raise DeviceFault("E203", f"what an `Unwritten` keeps is not of {allocation.name}")
     try:
-        unwritten.written = allocation.track(unwritten.written)
+        unwritten.written = allocation.track(kept)
     except MemoryError:
         raise DeviceFault(
             "E203",

@@ -8,19 +8,19 @@ from __future__ import annotations
 import hashlib
 from collections import OrderedDict
 from collections.abc import Sequence
-from typing import Any, get_args
+from typing import Any
 
 import numpy as np
 
 from astdsl.emulator.arguments import Unwritten, bind
 from astdsl.emulator.asynchronous import Completion
 from astdsl.emulator.constancy import Constancy
-from astdsl.emulator.faults import DeviceFault
 from astdsl.emulator.global_memory import GlobalMemory
 from astdsl.emulator.global_races import GlobalRaces
 from astdsl.emulator.limits import Triple, check_launch, cluster_of, triple
 from astdsl.emulator.machine import Fences, Launch, Machine, Sums
 from astdsl.emulator.memory import Memory
+from astdsl.emulator.options import require_options
 from astdsl.emulator.orders import Order
 from astdsl.emulator.program import Program, prepare
 from astdsl.emulator.registers import RegisterFile
@@ -37,12 +37,6 @@ BATCH_BYTES = 1 << 28
 # large GPU has multiprocessors (148) always do.
 RESIDENT_BLOCKS = 148
 MAX_CACHED = 64
-# What may be chosen of a run: words, and whether an integer seeds a random choice.
-CHOICES = {
-    "completion": (("late", "early"), True),
-    "order": (("min-pc", "max-pc", "round-robin"), True),
-    "fp8_accumulate": (get_args(Sums), False),
-}
 # Rows of local memory: as strict as the widest access.
 LOCAL_ALIGN_BYTES = 32
 
@@ -72,6 +66,7 @@ _PROGRAMS = _Programs()
 
 def entries(ptx: str) -> list[str]:
     """Return the names of the kernels of a PTX text, in its order. Raises `DeviceFault`."""
+    require_options(ptx=ptx)
     return [f.name for f in parse(ptx).functions.values() if f.is_entry]
 
 
@@ -111,7 +106,11 @@ def run(
     some leave them out. With `fp8_accumulate="hardware"` the FP8 products of `wgmma` are summed in
     the 14 bits that Hopper keeps. Raises `DeviceFault`.
     """
-    _require_choices(completion=completion, order=order, fp8_accumulate=fp8_accumulate)
+    require_options(
+        ptx=ptx, kernel=kernel, args=args, uninitialised=uninitialised, shared_bytes=shared_bytes,
+        completion=completion, order=order, fp8_accumulate=fp8_accumulate, check=check,
+        strict=strict, exclusive=exclusive, crew_threads=crew_threads,
+    )  # fmt: skip
     program = _PROGRAMS.get(ptx, kernel)
     memory = GlobalMemory()
     if check and program.loads_constants:
@@ -139,16 +138,6 @@ def run(
         if reused is None or reused.n_blocks != len(launch.index[0]):
             reused = _Storage(program, launch, shared_bytes)
         reused.machine(launch, memory, parameters, variables).run()
-
-
-def _require_choices(**chosen: object) -> None:
-    """Refuse what is neither a word of `CHOICES` nor, where those may be, a seed."""
-    for name, value in chosen.items():
-        words, takes_seeds = CHOICES[name]
-        is_seed = takes_seeds and type(value) is int and value >= 0
-        if not is_seed and value not in words:
-            told = f"{', '.join(words)} or a seed" if takes_seeds else " or ".join(words)
-            raise DeviceFault("E203", f"{name} is {told}, not {value!r}", help="choose one of them")
 
 
 class _Storage:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from astdsl.emulator.faults import DeviceFault
+from astdsl.emulator.options import is_integer, told
 from astdsl.emulator.syntax import Function
 
 __all__ = ["Triple", "check_launch", "cluster_of", "entry_registers", "triple"]
@@ -38,8 +39,10 @@ LIMITS = Limits()
 
 def triple(sizes: Sequence[int]) -> Triple:
     """Return three extents; those not given are 1."""
+    if not isinstance(sizes, list | tuple | np.ndarray):
+        raise _fault(f"a grid, block or cluster is a list of integers, not {told(sizes)}")
     given = tuple(sizes)
-    if len(given) > len(AXES) or not all(isinstance(n, int | np.integer) for n in given):
+    if len(given) > len(AXES) or not all(is_integer(n) for n in given):
         raise _fault(f"a grid, block or cluster has one to three integers, not {given}")
     x, y, z = (*(int(n) for n in given), 1, 1, 1)[:3]
     return x, y, z
@@ -53,7 +56,7 @@ def cluster_of(kernel: Function, asked: Sequence[int] | None) -> Triple:
         if asked is not None and triple(asked) not in ((1, 1, 1), shape):
             raise _fault(f"the kernel requires clusters of {shape}, not {triple(asked)}")
         return shape
-    return triple(asked or ())
+    return triple(() if asked is None else asked)
 
 
 def check_launch(

@@ -262,36 +262,6 @@ def test_the_number_of_arguments_is_checked() -> None:
     assert error.value.code == "E203"
 
 
-@pytest.mark.parametrize(
-    ("given", "said"),
-    [
-        ("x", "argument 0 is a str"),
-        (None, "argument 0 is a NoneType"),
-        ([1, 2], "argument 0 is a list"),
-        (0.5, "0.5 is no integer"),
-        (np.array([None]), "argument 0 holds objects of Python"),
-    ],
-)
-def test_what_is_no_argument_of_a_kernel_is_refused(given: Any, said: str) -> None:
-    with pytest.raises(DeviceFault, match=said) as error:
-        run(module("", ["u64"]), "k", (1,), (1,), [given])
-    assert error.value.code == "E203"
-
-
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("completion", "soon"), ("completion", -1), ("completion", True), ("order", "any"),
-        ("order", 1.0), ("fp8_accumulate", "fast"), ("fp8_accumulate", 1),
-    ],
-)  # fmt: skip
-def test_a_way_to_run_that_means_nothing_is_refused(name: str, value: Any) -> None:
-    options: dict[str, Any] = {name: value}
-    with pytest.raises(DeviceFault, match=f"{name} is .*, not {value!r}") as error:
-        run(module("", []), "k", (1,), (1,), [], **options)
-    assert error.value.code == "E203"
-
-
 def test_a_kernel_that_is_not_there_is_named_with_those_that_are() -> None:
     with pytest.raises(Unsupported, match="its kernels: k"):
         run(module("", []), "other", (1,), (1,), [])

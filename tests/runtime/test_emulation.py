@@ -10,7 +10,7 @@ import pytest
 
 import astdsl.emulator.device
 from astdsl import In, Out, device, f8e4m3, f32, kernel, pipeline, tile
-from astdsl.emulator.device import CHOICES
+from astdsl.emulator.options import CHOICES
 from astdsl.errors import DeviceUnavailable
 from astdsl.runtime.emulation import OPTIONS, emulation
 

@@ -224,7 +224,8 @@ class TensorMap:
     @classmethod
     def from_bytes(cls, raw: bytes) -> TensorMap:
         """Read 128 bytes that `to_bytes` made.  Raises `FormatError` on anything else."""
-        if not isinstance(raw, bytes | bytearray) or len(raw) != MAP_BYTES or raw[:4] != MAGIC:
+        is_raw = isinstance(raw, bytes | bytearray)
+        if not is_raw or len(raw) != MAP_BYTES or raw[:4] != MAGIC:
             raise FormatError("these 128 bytes are not a tensor map")
         fields = LAYOUT.unpack_from(raw)
         _, dtype, rank, interleave, mode, out_of_bounds, promotion, address = fields[:8]
@@ -269,8 +270,9 @@ def _check_types(m: TensorMap) -> None:
     for name in ("address", "l2_promotion_bytes"):
         value = getattr(m, name)
         _require(_is_integer(value), f"{name} is an integer, not {_kind(value)}")
-    arrays = isinstance(m.arrays, tuple) and all(isinstance(x, np.ndarray) for x in m.arrays)
-    _require(arrays, "arrays is a tuple of arrays of NumPy")
+    arrays: Any = m.arrays
+    is_kept = isinstance(arrays, tuple) and all(isinstance(x, np.ndarray) for x in arrays)
+    _require(is_kept, "arrays is a tuple of arrays of NumPy")
 
 
 def _is_wide(m: TensorMap) -> bool:
