@@ -72,6 +72,8 @@ class Program:
     unread: frozenset[int] = frozenset()
     # By product, what touches its registers on some path from the last fence.
     touches: dict[int, tuple[int, ...]] = field(default_factory=dict)
+    # By product, those of them that only write its accumulator.
+    overwritten: dict[int, frozenset[int]] = field(default_factory=dict)
     native: NativeCode = field(default_factory=lambda: NativeCode((), Budget()))
     _place_texts: dict[int, str] = field(default_factory=dict)
 
@@ -244,10 +246,21 @@ def _padding(prepared: list[Operands]) -> set[Place]:
     packed: set[Place] = set()
     other: set[Place] = set()
     for ops in prepared:
-        packs = ops.instruction.opcode.startswith("mov.b") and ops.is_vector(ops.args[-1])
-        (packed if packs else other).update(_read_by(ops))
+        packs = _packed_by(ops)
+        packed |= packs
+        other |= _read_by(ops) - packs
         other.update(ops.writes)
     return packed - other
+
+
+def _packed_by(ops: Operands) -> set[Place]:
+    """Return the registers that an instruction packs into a wider one, or whose bytes it picks."""
+    opcode, last = ops.instruction.opcode, ops.args[-1] if ops.args else None
+    if last is not None and opcode.startswith("mov.b") and ops.is_vector(last):
+        return set(ops.reads)
+    if last is not None and opcode.startswith("prmt."):
+        return set(ops.reads) - set(ops.registers(last))
+    return set()
 
 
 def _unreachable(m: Machine, lanes: Lanes) -> None:

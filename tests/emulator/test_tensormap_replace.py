@@ -100,6 +100,24 @@ def test_every_field_has_its_codes() -> None:
             replaced(raw, field, ordinal, value)
 
 
+def test_a_map_may_be_made_of_zeros_field_by_field() -> None:
+    array = np.zeros((4, 64), np.uint16)
+    raw = bytes(128)
+    with pytest.raises(FormatError):
+        TensorMap.from_bytes(raw)
+    fields = (
+        ("global_address", 0, array.ctypes.data), ("rank", 0, 1), ("elemtype", 0, 1),
+        ("global_dim", 0, 64), ("global_dim", 1, 4), ("global_stride", 0, 128),
+        ("box_dim", 0, 32), ("box_dim", 1, 4), ("element_stride", 0, 1), ("swizzle_mode", 0, 2),
+    )  # fmt: skip
+    for field, ordinal, value in fields:
+        raw = replaced(raw, field, ordinal, value)
+    with pytest.raises(FormatError, match="element stride 0"):
+        TensorMap.from_bytes(raw)
+    whole = TensorMap.from_bytes(replaced(raw, "element_stride", 1, 1))
+    assert whole == TensorMap.of(array, (4, 32), swizzle=Swizzle.B64)
+
+
 FENCE = "fence.proxy.tensormap::generic.acquire.gpu [%d0], 128;"
 
 

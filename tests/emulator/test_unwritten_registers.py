@@ -31,6 +31,7 @@ REPORTED = {
     "a guard": "@%p0 mov.b32 %r1, 0;",
     "an atomic": "atom.global.add.u32 %r1, [%d0], %r0;",
     "a sum": "add.u32 %r1, %r0, 1; st.global.b32 [%d0], %r1;",
+    "a choice of bytes": "prmt.b32 %r1, 5, 6, %r0; st.global.b32 [%d0], %r1;",
     "a shuffle": "shfl.sync.idx.b32 %r1, %r0, 0, 31, -1; st.global.b32 [%d0], %r1;",
     "shared memory": "st.shared.b32 [sh], %r0; bar.sync 0; ld.shared.b32 %r1, [sh];"
     "st.global.b32 [%d0], %r1;",
@@ -61,6 +62,8 @@ HARMLESS = {
     "not selected": "setp.ne.s32 %p0, 0, 0; selp.b32 %r1, %r0, 3, %p0; st.global.b32 [%d0], %r1;",
     "padding of a pair": "mov.b16 %h0, 7; mov.b32 %r1, {%h0, %h1}; mov.b32 {%h2, %h3}, %r1;"
     "st.global.b16 [%d0], %h2;",
+    "a byte that is picked and dropped": "mov.b32 %r1, 7; prmt.b32 %r2, %r1, %r3, 0x3340;"
+    "prmt.b32 %r2, %r2, %r1, 0x4210; st.global.b32 [%d0], %r2;",
 }
 
 

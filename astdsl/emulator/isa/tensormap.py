@@ -1,7 +1,7 @@
 """Tensor maps that a kernel changes: `tensormap.replace` and its copy.
 
 Sources: PTX ISA 9.7.9.28, 9.7.13.16.  Invariant: the maps are of the emulator's own encoding, so
-only bytes that a `TensorMap` argument gave can be changed.
+only bytes that a `TensorMap` argument gave, and 128 bytes of zeros, can be changed.
 """
 
 from __future__ import annotations
@@ -24,19 +24,18 @@ if TYPE_CHECKING:
     from astdsl.emulator.operands import Operands
 
 _WORD = np.dtype(np.uint64)
+_WORDS = MAP_BYTES // _WORD.itemsize
+_OFFSETS = np.arange(0, MAP_BYTES, _WORD.itemsize)
 _PART = np.dtype(np.uint32)
 
 
 def _read(m: Machine, lane: Lanes, space: str, address: int) -> bytes:
-    places = range(address, address + MAP_BYTES, 8)
-    words = (m.memory.load(m, lane, space, np.array([at]), _WORD)[0] for at in places)
-    return b"".join(word.tobytes() for word in words)
+    words, _ = m.memory.load(m, lane, space, address + _OFFSETS, _WORD)
+    return bytes(words.tobytes())
 
 
 def _write(m: Machine, lane: Lanes, space: str, address: int, raw: bytes) -> None:
-    for i, word in enumerate(np.frombuffer(raw, _WORD)):
-        at = np.array([address + 8 * i])
-        m.memory.store(m, lane, space, at, np.array([word], _WORD))
+    m.memory.store(m, lane, space, address + _OFFSETS, np.frombuffer(raw, _WORD))
 
 
 def _release(m: Machine, lanes: Lanes, scope: int) -> None:
@@ -64,7 +63,7 @@ def prepare_replace(ops: Operands) -> Execute:
         places = np.broadcast_to(address(m, lanes), lanes.n)
         values = np.broadcast_to(value(m, lanes), lanes.n)
         for lane, at, new in zip(lanes.index, places, values, strict=True):
-            one = Lanes.of(np.array([lane]))
+            one = Lanes.listed(np.full(_WORDS, lane))
             try:
                 raw = replaced(_read(m, one, space, int(at)), field, ordinal, int(new))
             except FormatError as error:
