@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from astdsl.emulator.faults import DeviceFault
+from astdsl.emulator.lanes import WARPGROUP_THREADS
 from astdsl.emulator.options import is_integer, told
 from astdsl.emulator.syntax import Function
 
@@ -113,14 +114,15 @@ def _check_directives(kernel: Function, block: Triple, threads: int) -> None:
 def entry_registers(kernel: Function, threads: int) -> int | None:
     """Return the registers of a thread when it starts, None where only the assembler knows.
 
-    They are given out in eights: all of a multiprocessor's, shared by the threads that must fit.
+    They are given out in eights: all of a multiprocessor's, shared by the warpgroups that must fit.
     """
     directives = kernel.directives
     if directives.get("maxnreg"):
         return -(-directives["maxnreg"][0] // 8) * 8
     if not directives.get("minnctapersm"):
         return None
-    share = LIMITS.registers // (threads * directives["minnctapersm"][0])
+    whole_threads = -(-threads // WARPGROUP_THREADS) * WARPGROUP_THREADS
+    share = LIMITS.registers // (whole_threads * directives["minnctapersm"][0])
     return min(share // 8 * 8, LIMITS.registers_a_thread)
 
 

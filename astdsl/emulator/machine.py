@@ -75,12 +75,14 @@ class Group:
 class Fences:
     """Of what some programs leave out, what this one may not.
 
-    `barriers`: those between accesses of global memory by the warps of a block.
+    `barriers`: those between accesses of global memory by the warps of a block. `accumulators`:
+    `wgmma.fence` between writes of an accumulator and a product that does not read it.
     """
 
     tcgen05: bool = False
     mbarrier_init: bool = False
     barriers: bool = False
+    accumulators: bool = False
 
 
 @dataclass(frozen=True, slots=True)

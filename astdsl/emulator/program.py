@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from astdsl.emulator.faults import Unsupported
+from astdsl.emulator.forms.check import check_form
 from astdsl.emulator.isa import Control, Execute
 from astdsl.emulator.isa.families import lookup
 from astdsl.emulator.lanes import Lanes
@@ -145,19 +146,12 @@ def _implied_return(function: Function) -> Instruction:
     return Instruction("ret", (), None, False, line, None)
 
 
-# Instructions of one architecture, or of a family: `ptxas` takes them for no other.
-_FAMILY = tuple(f"sm_{number}{letter}" for number in (100, 101, 103, 110) for letter in "af")
-_ONLY_ON = {"wgmma": ("sm_90a",), "tcgen05": _FAMILY}
-
-
 def _append(program: Program, ops: Operands) -> None:
     instruction = ops.instruction
     row = lookup(instruction.opcode)
     if row is None:
         raise ops.refuse("this opcode is not known to the emulator")
-    targets = _ONLY_ON.get(instruction.opcode.partition(".")[0])
-    if targets is not None and program.target not in targets:
-        raise ops.refuse(f"it needs .target {' or '.join(targets[:2])}, not {program.target}")
+    check_form(ops, program.target)
     body: Any = row.prepare(ops)
     step: Execute | None = None
     control: Control | None = None

@@ -3,7 +3,8 @@
 Invariant: only instructions from which some path without a fence leads to a product are watched, so
 that programs which fence as they should pay nothing; what is reported has been executed so.
 Source: PTX ISA 9.7.15.7.1 "wgmma.fence": it orders accesses of registers by a warpgroup before
-those by the products after it.
+those by the products after it.  NVVM puts writes of zeros that nobody reads between the two, where
+an accumulator is set to zero before a loop whose first product does not read it.
 """
 
 from __future__ import annotations
@@ -51,10 +52,17 @@ class Touches:
         for touched in self._by.values():
             touched[warps] = False
 
-    def before(self, pc: int, warps: Array) -> int | None:
-        """Return an instruction that some of the warps have executed since a fence before `pc`."""
-        watched = self._m.program.touches.get(pc, ())
-        return next((at for at in watched if at in self._by and self._by[at][warps].any()), None)
+    def before(self, pc: int, warps: Array, *, reads: bool) -> int | None:
+        """Return an instruction that some of the warps have executed since a fence before `pc`.
+
+        Where the product at `pc` does not read its accumulator, writes of that are passed over.
+        """
+        program = self._m.program
+        passed = () if reads else program.overwritten.get(pc, ())
+        for at in program.touches.get(pc, ()):
+            if at in self._by and at not in passed and self._by[at][warps].any():
+                return at
+        return None
 
 
 def watch(program: Program, prepared: Sequence[Operands]) -> frozenset[int]:
@@ -75,6 +83,8 @@ def watch(program: Program, prepared: Sequence[Operands]) -> frozenset[int]:
         for pc in range(start, start + len(function.instructions)):
             if pc in registers:
                 program.touches[pc] = tuple(_unfenced(program, pc, registers[pc], before))
+                only_writing = _only_writing(prepared, pc, program.touches[pc])
+                program.overwritten[pc] = frozenset(only_writing)
     watched = frozenset(at for each in program.touches.values() for at in each)
     for pc in watched:
         for steps in (program.steps, program.tracked, program.controls):
@@ -92,6 +102,17 @@ def _noting(step: Any) -> Any:
         return step(m, lanes)
 
     return execute
+
+
+def _only_writing(prepared: Sequence[Operands], pc: int, touching: Sequence[int]) -> Iterator[int]:
+    """Yield what writes the accumulator of the product at `pc`, and no other of its registers."""
+    product = prepared[pc]
+    accumulator = {product.place(each) for each in product.elements(product.args[0])}
+    for at in touching:
+        ops = prepared[at]
+        others = {*ops.reads, *ops.sensitive, *(set(ops.writes) - accumulator)}
+        if others.isdisjoint(product.holds):
+            yield at
 
 
 def _predecessors(function: Function, start: int) -> dict[int, list[int]]:

@@ -101,6 +101,19 @@ def test_a_warpgroup_waits_for_ever_for_registers_that_nobody_releases() -> None
     assert "waits for 216 registers" in fault("E210", moving(216, ""), "k", (1,), (256,), [out])
 
 
+def test_threads_start_with_no_more_registers_than_any_asks_for() -> None:
+    # 65,536 registers are 256 a thread; the second count is what nobody has released.
+    text = moving(232, "").replace(".minnctapersm 2", ".minnctapersm 1")
+    run(text, "k", (1,), (256,), [np.zeros(1, np.uint32)])
+
+
+def test_registers_are_shared_out_to_whole_warpgroups() -> None:
+    # 65,536 registers are 204 a thread for 320 threads, and 168 for the 384 of whole warpgroups.
+    text = moving(200, "").replace(".maxntid 256\n.minnctapersm 2", ".minnctapersm 1")
+    said = fault("E210", text, "k", (1,), (320,), [np.zeros(1, np.uint32)])
+    assert "waits for 200 registers" in said
+
+
 def test_a_warp_cannot_release_registers_that_it_does_not_have() -> None:
     text = moving(128, "setmaxnreg.dec.sync.aligned.u32 232;")
     assert "has 128" in fault("E216", text, "k", (1,), (256,), [np.zeros(1, np.uint32)])

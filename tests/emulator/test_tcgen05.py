@@ -420,6 +420,49 @@ def test_allocating_after_giving_up_the_permit_is_a_fault() -> None:
     fault("E271", again)
 
 
+def allocating(columns: str) -> str:
+    """Return code that allocates what a register says: 2 blocks with numbers of their own."""
+    return f"""mov.u32 %r60, %ctaid.x; {columns}
+  @%p7 tcgen05.alloc.cta_group::1.sync.aligned.shared::cta.b32 [%r2 + 12], %r61;
+  bar.sync 0; ld.shared.u32 %r62, [%r2 + 12]; add.u32 %r63, %r62, %r61; add.u32 %r63, %r63, %r11;
+  sub.u32 %r63, %r63, 1; mov.u32 %r64, 7;
+  tcgen05.st.sync.aligned.32x32b.x1.b32 [%r63], {{%r64}}; tcgen05.wait::st.sync.aligned;
+  bar.sync 0; @%p7 tcgen05.dealloc.cta_group::1.sync.aligned.b32 %r62, %r61;
+  mul.wide.u32 %d7, %r60, 4; add.u64 %d7, %d1, %d7; st.global.u32 [%d7], %r62;"""
+
+
+def unpermitted(code: str) -> str:
+    """Return a whole kernel in which the permit is not given up before the code."""
+    start = BEGIN.replace("@%p7 tcgen05.relinquish_alloc_permit.cta_group::1.sync.aligned;", "")
+    return kernel(
+        start + code + END, ["u64", "u64"], target="sm_100a", shared_bytes=IMAGE_BYTES + 16
+    )
+
+
+@pytest.mark.parametrize("completion", COMPLETIONS)
+def test_the_number_of_columns_may_be_in_a_register(completion: Completion) -> None:
+    ptx = unpermitted(allocating("mov.u32 %r61, 64; shl.b32 %r61, %r61, %r60;"))
+    out = np.zeros(2, np.uint32)
+    run(ptx, "k", (2,), (128,), [np.zeros(IMAGE_BYTES, np.uint8), out], completion=completion)
+    assert out[0] == 64
+    assert out[1] >= 64
+
+
+@pytest.mark.parametrize(
+    ("columns", "said"),
+    [
+        ("mov.u32 %r61, 48;", "power of two from 32 to 512, not 48"),
+        ("mov.u32 %r61, 0;", "power of two from 32 to 512, not 0"),
+        ("setp.eq.u32 %p3, %r0, 5; selp.u32 %r61, 64, 32, %p3;", "lanes of a warp give different"),
+    ],
+)
+def test_numbers_of_columns_in_registers_are_checked(columns: str, said: str) -> None:
+    arrays = [np.zeros(IMAGE_BYTES, np.uint8), np.zeros(4, np.uint32)]
+    with pytest.raises(DeviceFault, match=said) as caught:
+        run(unpermitted(allocating(columns)), "k", (2,), (128,), arrays)
+    assert caught.value.code == "E271"
+
+
 def test_an_allocation_that_never_fits_is_a_deadlock() -> None:
     body = BEGIN.replace("[%r2 + 8], 64;", "[%r2 + 8], 64;@%p7 tcgen05.alloc.cta_group::1.sync."
                          "aligned.shared::cta.b32 [%r2 + 12], 512;")  # fmt: skip

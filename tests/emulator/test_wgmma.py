@@ -15,7 +15,6 @@ from astdsl.emulator.asynchronous import Completion
 from astdsl.emulator.formats.descriptors import MatrixDescriptor, encode_wgmma_descriptor
 from astdsl.emulator.formats.fragments import wgmma_a_fragment, wgmma_d_fragment
 from astdsl.emulator.formats.swizzle import Swizzle, swizzle
-from astdsl.emulator.machine import Sums
 from astdsl.emulator.mbarriers import LIMIT
 from tests.emulator.asm import faulting, fill, kernel
 
@@ -60,7 +59,7 @@ def launch(
     extra: Sequence[Any] = (),
     threads: int = 128,
     grid: int = 1,
-    fp8_accumulate: Sums = "exact",
+    **options: Any,
 ) -> NDArray[Any]:
     """Fill shared memory with an image, run, and return each thread's registers, by block."""
     shared_bytes = -(-len(image) // 2048) * 2048
@@ -70,7 +69,7 @@ def launch(
     code = BEGIN.format(fill=fill(shared_bytes)) + body + store_registers(registers(n_registers))
     ptx = kernel(code, ["u64", "u64", *["u64"] * len(extra)], shared_bytes=shared_bytes)
     args = [padded, out, *extra]
-    run(ptx, "k", (grid,), (threads,), args, completion=completion, fp8_accumulate=fp8_accumulate)
+    run(ptx, "k", (grid,), (threads,), args, completion=completion, **options)
     return out
 
 
@@ -305,7 +304,7 @@ def test_a_fence_before_the_last_register_access_is_a_fault() -> None:
 
 
 IN_A_LOOP = """
-  mov.u32 %r50, 0; setp.ne.u32 %p5, 0, 0; {before}
+  mov.u32 %r50, 0; setp.ne.u32 %p5, {keeps}, 0; {before}
 LOOP:
   {at_head}
   wgmma.mma_async.sync.aligned.m64n8k16.f32.f16.f16 {{%r200, %r201, %r202, %r203}}, %d10, %d11,
@@ -317,6 +316,10 @@ LOOP:
 FENCE, TOUCH = "wgmma.fence.sync.aligned;", "mov.u32 %r201, 0;"
 
 
+def in_a_loop(before: str, at_head: str, touch: str, rounds: int, keeps: int = 0) -> str:
+    return IN_A_LOOP.format(before=before, at_head=at_head, touch=touch, rounds=rounds, keeps=keeps)
+
+
 @pytest.mark.parametrize("completion", COMPLETIONS)
 @pytest.mark.parametrize(
     ("before", "at_head", "touch", "rounds"),
@@ -326,16 +329,31 @@ def test_a_fence_is_needed_after_what_has_been_executed(
     before: str, at_head: str, touch: str, rounds: int, completion: Completion
 ) -> None:
     image, code = tiles()
-    body = IN_A_LOOP.format(before=before, at_head=at_head, touch=touch, rounds=rounds)
+    body = in_a_loop(before, at_head, touch, rounds)
     launch(code + body, image, 4, completion)
 
 
 def test_a_fence_missing_on_the_way_round_a_loop_is_a_fault() -> None:
     image, code = tiles()
-    text = fault(
-        "E261", code + IN_A_LOOP.format(before=FENCE, at_head="", touch=TOUCH, rounds=2), image
-    )
+    head = "mov.u32 %r200, 0; mov.u32 %r201, 0; mov.u32 %r202, 0; mov.u32 %r203, 0;"
+    text = fault("E261", code + head + in_a_loop(FENCE, "", TOUCH, 2, keeps=1), image)
     assert re.search(r"registers \(warp 0 of block \(0, 0, 0\), PTX line \d+\)", text)
+
+
+@pytest.mark.parametrize("completion", COMPLETIONS)
+def test_a_write_of_an_accumulator_that_is_not_read_needs_no_fence(completion: Completion) -> None:
+    image, code = tiles()
+    launch(code + in_a_loop(FENCE, "", TOUCH, 3), image, 4, completion)
+
+
+def test_a_strict_run_wants_a_fence_after_a_write_of_an_accumulator_that_is_not_read() -> None:
+    image, code = tiles()
+    fault("E261", code + in_a_loop(FENCE, "", TOUCH, 3), image, strict=True)
+
+
+def test_a_read_of_an_accumulator_needs_a_fence_though_the_product_does_not_read_it() -> None:
+    image, code = tiles()
+    fault("E261", code + in_a_loop(FENCE, "", "add.u32 %r60, %r201, 0;", 3), image)
 
 
 def test_touching_a_register_in_flight_is_a_fault() -> None:

@@ -2,8 +2,10 @@
 
 Invariant: the registers of a block's warps never exceed those it started with; who asks for more
 waits until others have released them. Where only the assembler knows how many a thread starts with
-(no `.maxnreg`, no `.minnctapersm`), ptxas drops the instruction, and nothing is counted.  Each warp
-counts alone: compilers let the warps of a warpgroup execute equal instructions in several places.
+(no `.maxnreg`, no `.minnctapersm`), ptxas drops the instruction, and nothing is counted.  No
+thread starts with more than the most that an `inc` asks for, which ptxas takes for the most that
+any needs.  Each warp counts alone: compilers let the warps of a warpgroup execute equal
+instructions in several places.
 """
 
 from __future__ import annotations
@@ -18,11 +20,13 @@ from astdsl.emulator.isa import Control, controls
 from astdsl.emulator.lanes import WARP_THREADS
 from astdsl.emulator.limits import entry_registers
 from astdsl.emulator.machine import Condition
+from astdsl.emulator.syntax import Immediate
 
 if TYPE_CHECKING:
     from astdsl.emulator.lanes import Lanes
     from astdsl.emulator.machine import Machine
     from astdsl.emulator.operands import Operands
+    from astdsl.emulator.program import Program
     from astdsl.emulator.scalars import Array, BoolArray
 
 MIN_REGISTERS, MAX_REGISTERS = 24, 256
@@ -34,7 +38,7 @@ class RegisterPool:
     def __init__(self, m: Machine) -> None:
         entry = entry_registers(m.program.kernel, m.n_threads)
         self.is_known = entry is not None
-        self.held = np.full((m.n_blocks, m.n_warps), entry or 0)
+        self.held = np.full((m.n_blocks, m.n_warps), min(entry or 0, _most_asked(m.program)))
         self.left = np.zeros(m.n_blocks, np.int64)
 
     def need(self, m: Machine, lanes: Lanes, count: int) -> tuple[Array, Array, Array]:
@@ -48,6 +52,18 @@ class RegisterPool:
         first = m.thread_of[lanes.sel] % WARP_THREADS == 0
         np.subtract.at(self.left, rows[first], more[first])
         self.held[rows[first], warps[first]] = count
+
+
+def _most_asked(program: Program) -> int:
+    """Return the most registers that a `setmaxnreg.inc` of the program asks for."""
+    asked = [
+        argument.value
+        for instruction in program.instructions
+        if instruction.opcode.startswith("setmaxnreg.inc")
+        for argument in instruction.operands
+        if isinstance(argument, Immediate)
+    ]
+    return max(asked, default=MAX_REGISTERS)
 
 
 @controls("setmaxnreg")

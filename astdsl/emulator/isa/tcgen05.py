@@ -6,7 +6,7 @@ come, in both alike.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,7 +20,7 @@ from astdsl.emulator.isa.mbarrier import barrier_place, use
 from astdsl.emulator.issues import Issue
 from astdsl.emulator.lanes import WARP_THREADS, Lanes
 from astdsl.emulator.machine import Condition
-from astdsl.emulator.scalars import all_of, any_of
+from astdsl.emulator.scalars import all_of, any_of, one_a_lane
 from astdsl.emulator.spread import pairs, spread_by_mask
 from astdsl.emulator.syntax import Immediate
 from astdsl.emulator.tensor_memory import COLUMN_MASK
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from astdsl.emulator.scalars import BoolArray
 
 GROUPS = ("cta_group::1", "cta_group::2")
+_COUNTS = "columns are a power of two from 32 to 512, not {}"
 _ALIGNED = (*GROUPS, "sync", "aligned", "shared::cta", "b32")
 
 
@@ -40,27 +41,59 @@ def _warp_lanes(lanes: Lanes, m: Machine) -> Iterator[int]:
     yield from (int(lane) for lane in lanes.index[m.thread_of[lanes.sel] % WARP_THREADS == 0])
 
 
-def _columns(ops: Operands, operand: Any) -> int:
-    if not isinstance(operand, Immediate):
-        raise ops.refuse("the number of columns must be a constant")
-    columns = operand.value
-    if columns & (columns - 1) or not WARP_THREADS <= columns <= TMEM_COLUMNS:
-        raise ops.refuse(f"columns are a power of two from 32 to 512, not {columns}")
-    return columns
+class _Columns:
+    """How many columns each warp allocates or frees: a constant, or a register."""
+
+    def __init__(self, ops: Operands, operand: Any) -> None:
+        self._read = ops.source(operand, "u32")
+        self._constant = operand.value if isinstance(operand, Immediate) else None
+        if self._constant is not None and not _is_count(self._constant):
+            raise ops.refuse(_COUNTS.format(self._constant))
+        ops.sensitive += ops.registers(operand)
+
+    def check(self, m: Machine, lanes: Lanes) -> None:
+        """Fault if a whole warp has no number that it may ask for."""
+        if self._constant is not None:
+            return
+        counts = one_a_lane(self._read(m, lanes), lanes.n)
+        first = np.zeros(m.n_blocks * m.n_warps, np.uint32)
+        warps = m.block_of[lanes.sel] * m.n_warps + m.thread_of[lanes.sel] // WARP_THREADS
+        first[warps] = counts
+        if any_of(first[warps] != counts):
+            at = int(np.argmax(first[warps] != counts))
+            text = "the lanes of a warp give different numbers of columns of tensor memory"
+            raise m.fault("E271", text, int(lanes.index[at]))
+        for count in np.unique(counts):
+            if not _is_count(int(count)):
+                at = int(np.argmax(counts == count))
+                raise m.fault("E271", _COUNTS.format(count), int(lanes.index[at]))
+
+    def each(self, m: Machine, lanes: Lanes) -> Iterator[tuple[int, Lanes]]:
+        """Yield the numbers that lanes give, with those that give them."""
+        if self._constant is not None:
+            yield self._constant, lanes
+            return
+        counts = one_a_lane(self._read(m, lanes), lanes.n)
+        for count in np.unique(counts):
+            yield int(count), lanes.where(counts == count)
+
+
+def _is_count(columns: int) -> bool:
+    return not columns & (columns - 1) and WARP_THREADS <= columns <= TMEM_COLUMNS
 
 
 class _Collective:
     """Lets a warp go on when it is whole, and with `.cta_group::2` with one of its pair's block."""
 
     def __init__(self, ops: Operands) -> None:
-        self.is_of_pair = ops.has("cta_group::2")
+        self.n_blocks = 2 if ops.has("cta_group::2") else 1
         self._gathering = Gathering(WARP_THREADS)
         self._wait = Condition(self._paired, self._describe, again=True)
 
     def complete(self, m: Machine, lanes: Lanes) -> Lanes:
         """Return the lanes that go on; the others wait."""
         whole = self._gathering.complete(m, lanes)
-        if not whole.n or not self.is_of_pair:
+        if not whole.n or self.n_blocks == 1:
             return whole
         paired = self._paired(m, whole)
         if all_of(paired):
@@ -83,27 +116,19 @@ class _Collective:
 def prepare_alloc(ops: Operands) -> Control:
     """`tcgen05.alloc.cta_group.sync.aligned{.shared::cta}.b32 [dst], columns`."""
     ops.allow("alloc", *_ALIGNED)
-    address, columns = ops.address(ops.args[0]), _columns(ops, ops.args[1])
+    address, columns = ops.address(ops.args[0]), _Columns(ops, ops.args[1])
     collective = _Collective(ops)
 
-    def first_free(m: Machine, row: int) -> int | None:
-        rows = (row & ~1, row | 1) if collective.is_of_pair else (row,)
-        return tensor_memory(m).find_free(rows, columns)
-
     def available(m: Machine, lanes: Lanes) -> BoolArray:
-        rows = m.block_of[lanes.sel]
-        free = {row: first_free(m, int(row)) is not None for row in np.unique(rows)}
-        return np.array([free[row] for row in rows], np.bool_)
+        ready = np.zeros(m.n_lanes, np.bool_)
+        for count, some in columns.each(m, lanes):
+            free = tensor_memory(m).find_free(count, collective.n_blocks) >= 0
+            ready[some.sel] = free[m.block_of[some.sel]]
+        return np.asarray(ready[lanes.sel], np.bool_)
 
     def describe(m: Machine, lanes: Lanes) -> str:
-        return f"waits for {columns} free columns of tensor memory"
-
-    def chooser(m: Machine, lanes: Lanes) -> Callable[[int], int | None]:
-        """Return what chooses a block's columns: those of a pair before either takes them."""
-        if not collective.is_of_pair:
-            return lambda row: first_free(m, row)
-        chosen = {int(row): first_free(m, int(row)) for row in np.unique(m.block_of[lanes.sel])}
-        return lambda row: chosen.pop(row, None)
+        count, _ = next(columns.each(m, lanes))
+        return f"waits for {count} free columns of tensor memory"
 
     condition = Condition(available, describe, again=True)
 
@@ -111,28 +136,33 @@ def prepare_alloc(ops: Operands) -> Control:
         whole = collective.complete(m, lanes)
         if not whole.n:
             return whole
+        columns.check(m, whole)
         free = available(m, whole)
         if not all_of(free):
             m.block(whole.where(~free), condition)
         going = whole.where(free) if not all_of(free) else whole
-        if going.n:
-            _allocate(m, going, address(m, going), columns, chooser(m, going))
+        for count, some in columns.each(m, going):
+            _allocate(m, some, address(m, some), count, collective.n_blocks)
         return going if going.n else lane_sets.NONE
 
     return execute
 
 
-def _allocate(
-    m: Machine, lanes: Lanes, addresses: Any, columns: int, choose: Callable[[int], int | None]
-) -> None:
-    """Give the columns that `choose` finds to each warp's block, and store their address."""
+def _allocate(m: Machine, lanes: Lanes, addresses: Any, columns: int, together: int) -> None:
+    """Give the first free columns to each warp's block, and store their address.
+
+    Those of `together` neighbouring blocks are chosen before either takes them.
+    """
     memory = tensor_memory(m)
     firsts = np.zeros(m.n_lanes, np.uint32)
     takers: dict[int, int] = {}
+    free = memory.find_free(columns, together)
     for lane in _warp_lanes(lanes, m):
         row = int(m.block_of[lane])
-        first = choose(row)
-        if first is None:
+        if row in takers:
+            free[row] = memory.find_free(columns)[row] if together == 1 else -1
+        first = int(free[row])
+        if first < 0:
             text = "two warps of a block allocate the last columns at once: this one and "
             raise m.fault("E271", text + m.lane_text(takers[row]), lane)
         takers[row] = lane
@@ -153,23 +183,30 @@ def _allocate(
 def prepare_dealloc(ops: Operands) -> Control:
     """`tcgen05.dealloc.cta_group.sync.aligned.b32 taddr, columns`."""
     ops.allow("dealloc", *_ALIGNED)
-    address, columns = ops.source(ops.args[0], "u32"), _columns(ops, ops.args[1])
+    address, columns = ops.source(ops.args[0], "u32"), _Columns(ops, ops.args[1])
     ops.sensitive += ops.reads
     collective = _Collective(ops)
 
     def execute(m: Machine, lanes: Lanes) -> Lanes:
         whole = collective.complete(m, lanes)
         if whole.n:
-            firsts = np.broadcast_to(address(m, whole), whole.n)
-            starts = m.thread_of[whole.sel] % WARP_THREADS == 0
-            for lane, first in zip(whole.index[starts], firsts[starts], strict=True):
-                one = Lanes.of(np.array([lane]))
-                column = int(first) & COLUMN_MASK
-                tensor_memory(m).free(int(m.block_of[lane]), column, columns, one)
+            columns.check(m, whole)
+            for count, some in columns.each(m, whole):
+                _free(m, some, address(m, some), count)
             m.wake = True
         return whole
 
     return execute
+
+
+def _free(m: Machine, lanes: Lanes, addresses: Any, columns: int) -> None:
+    """Take columns back from each warp's block."""
+    firsts = np.broadcast_to(addresses, lanes.n)
+    starts = m.thread_of[lanes.sel] % WARP_THREADS == 0
+    for lane, first in zip(lanes.index[starts], firsts[starts], strict=True):
+        one = Lanes.of(np.array([lane]))
+        column = int(first) & COLUMN_MASK
+        tensor_memory(m).free(int(m.block_of[lane]), column, columns, one)
 
 
 @controls("tcgen05.relinquish_alloc_permit")

@@ -230,7 +230,8 @@ class _Instruction:
     def _check(self, m: Machine, state: _State, group: Warpgroup, keeps: Array) -> None:
         lane = int(group.lanes.index[0])
         owners = state.owners(group)
-        touched = m.state(Touches).before(m.pc, owners)
+        reads = m.launch.fences.accumulators or any_of(keeps)
+        touched = m.state(Touches).before(m.pc, owners, reads=reads)
         if touched is not None or not all_of(state.fenced[owners]):
             where = "" if touched is None else f" ({m.lane_text(lane)}, {m.place_text(touched)})"
             raise m.fault(
