@@ -14,6 +14,9 @@ import sys
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 from time import perf_counter
+from typing import NoReturn
+
+from astdsl.errors import DeviceUnavailable
 
 REPEATS = 5
 REFERENCE_STEPS = 200_000
@@ -49,6 +52,14 @@ def least(action: Callable[[], object], repeats: int) -> float:
         action()
         times.append(perf_counter() - start)
     return min(times)
+
+
+def run(main: Callable[[], int]) -> NoReturn:
+    """End the program by the status of a script, or by a sentence where a tool is missing."""
+    try:
+        sys.exit(main())
+    except DeviceUnavailable as missing:
+        sys.exit(str(missing))
 
 
 def reference_loop() -> int:

@@ -23,6 +23,10 @@ import numpy as np
 
 TOLERANCE = 1e-3
 MAP_BYTES = 128
+WITHOUT_GPU = (
+    "run this where an NVIDIA driver and a GPU of compute capability 9.0 or 10.0 are; "
+    "`astdsl run` with `--device emulator` runs a kernel without one"
+)
 TYPES = {"f2": "FLOAT16", "f4": "FLOAT32", "f8": "FLOAT64", "i4": "INT32", "i8": "INT64",
          "u4": "UINT32", "u8": "UINT64", "i2": "UINT16", "u2": "UINT16"}  # fmt: skip
 SWIZZLES = {0: "NONE", 32: "32B", 64: "64B", 128: "128B"}
@@ -33,7 +37,9 @@ OPERATIONS: dict[str, Callable[..., Any]] = {
     "eq": operator.eq, "ne": operator.ne, "lt": operator.lt, "le": operator.le,
     "gt": operator.gt, "ge": operator.ge, "and": operator.and_, "or": operator.or_,
     "xor": operator.xor, "shift_left": operator.lshift, "shift_right": operator.rshift,
-    "not": operator.not_, "select": lambda c, x, y: x if c else y, "int": int, "float": float,
+    "not": operator.not_, "select": lambda c, x, y: x if c else y, "least": min, "greatest": max,
+    **dict.fromkeys(("i64", "i32", "i16", "i8", "u64", "u32", "u16", "u8"), int),
+    **dict.fromkeys(("f64", "f32", "tf32", "f16", "bf16"), float), "bool": bool,
 }  # fmt: skip
 Array = np.ndarray[Any, Any]
 
@@ -62,11 +68,14 @@ def strides_of(array: Array) -> list[int]:
 
 
 class Gpu:
-    """The first GPU; `api` is cuda.bindings.driver."""
+    """The first GPU; `api` is cuda.bindings.driver. Ends the program where there is none."""
 
     def __init__(self, api: Any) -> None:
         self.api = api
-        self.call("cuInit", 0)
+        try:
+            self.call("cuInit", 0)
+        except RuntimeError as error:  # bindings raise one where they find no library
+            sys.exit(f"no GPU can be used: {error}\n{WITHOUT_GPU}")
         device = self.call("cuDeviceGet", 0)
         self.call("cuCtxPushCurrent", self.call("cuDevicePrimaryCtxRetain", device))
 
@@ -157,10 +166,17 @@ def cases(folder: Path) -> Iterator[tuple[Path, list[Array], list[Array]]]:
 
 
 def run(api: Any, folder: Path) -> int:
-    """Replay every case; return how many differ."""
+    """Replay every case; return how many differ or cannot be launched."""
+    if not any(folder.glob("*.zip")):
+        sys.exit(f"{folder} holds no saved kernels: `python -m bench.gpu_smoke make FOLDER` does")
     gpu, wrong = Gpu(api), 0
     for saved, arguments, expected in cases(folder):
-        gpu.replay(saved, arguments)
+        try:
+            gpu.replay(saved, arguments)
+        except RuntimeError as error:
+            wrong += 1
+            print(f"{saved.stem}: cannot be launched, {error}")
+            continue
         largest = max(_difference(a, b) for a, b in zip(arguments, expected, strict=True))
         is_good = largest <= TOLERANCE
         wrong += not is_good
@@ -202,9 +218,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--target", default="sm_90a")
     chosen = parser.parse_args(arguments)
     if chosen.command == "make":
-        make(chosen.folder, chosen.target)
+        try:
+            make(chosen.folder, chosen.target)
+        except OSError as error:
+            sys.exit(f"nothing can be saved in {chosen.folder}: {error}")
         return 0
-    from cuda.bindings import driver  # noqa: PLC0415 (only here is there a GPU)
+    try:
+        from cuda.bindings import driver  # noqa: PLC0415 (only here is there a GPU)
+    except ImportError as error:
+        sys.exit(f"no GPU can be used: {error}\ninstall cuda-python, and {WITHOUT_GPU}")
 
     return 1 if run(driver, chosen.folder) else 0
 

@@ -6,7 +6,6 @@ Nothing is timed. `python -m bench.machine_code`. What Triton takes for a kernel
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -87,4 +86,4 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    common.run(main)

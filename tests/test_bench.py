@@ -8,8 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from astdsl.errors import DeviceUnavailable
+from astdsl.runtime.devices import why_no_gpu
 from bench import gpu_smoke
-from bench.common import Figure, show
+from bench.common import Figure, run, show
 from bench.machine_code import loop_with
 from bench.sass import Cost, cost
 from tests.runtime.drivers import StubApi
@@ -132,3 +134,26 @@ def test_a_step_without_a_loop_is_the_way_to_an_end() -> None:
         /*0060*/                   NOP ;
 """
     assert cost(sass) == Cost("first", instructions=19, loop=19, step=6, waits=0)
+
+
+@pytest.mark.parametrize("folder", ["saved", "nothing"])
+def test_the_smoke_test_without_a_gpu_says_what_is_missing(folder: str, tmp_path: Path) -> None:
+    if why_no_gpu():
+        if folder == "saved":
+            gpu_smoke.make(tmp_path / folder, "sm_90a")
+        with pytest.raises(SystemExit, match=r"no GPU can be used|holds no saved kernels"):
+            gpu_smoke.main(["run", str(tmp_path / folder)])
+
+
+def test_a_folder_that_cannot_be_made_is_told(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(SystemExit, match="nothing can be saved in"):
+        gpu_smoke.main(["make", str(tmp_path / "file" / "in_it")])
+
+
+def test_a_script_without_a_tool_ends_in_a_sentence() -> None:
+    def main() -> int:
+        raise DeviceUnavailable("SASS needs nvdisasm", help="pip install it")
+
+    with pytest.raises(SystemExit, match="A404: SASS needs nvdisasm\n  help: pip install it"):
+        run(main)
