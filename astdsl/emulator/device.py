@@ -132,7 +132,7 @@ def run(
     while len(waiting):
         launch = Launch(
             grid3, block3, cluster3, waiting.launch(batch), completion, check, order,
-            program.fences if strict is None else Fences(*[strict] * 4), waiting,
+            program.fences if strict is None else Fences(*[strict] * 5), waiting,
             fp8_accumulate,
         )  # fmt: skip
         if reused is None or reused.n_blocks != len(launch.index[0]):

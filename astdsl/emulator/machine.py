@@ -76,13 +76,15 @@ class Fences:
     """Of what some programs leave out, what this one may not.
 
     `barriers`: those between accesses of global memory by the warps of a block. `accumulators`:
-    `wgmma.fence` between writes of an accumulator and a product that does not read it.
+    `wgmma.fence` between writes of an accumulator and a product that does not read it. `loads`:
+    `tcgen05.wait::ld` where a register of the load has been used.
     """
 
     tcgen05: bool = False
     mbarrier_init: bool = False
     barriers: bool = False
     accumulators: bool = False
+    loads: bool = False
 
 
 @dataclass(frozen=True, slots=True)

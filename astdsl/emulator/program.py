@@ -21,6 +21,7 @@ from astdsl.emulator.liveness import Flow, unread, unwritten
 from astdsl.emulator.machine import Fences, Machine
 from astdsl.emulator.native.runs import Budget, NativeCode
 from astdsl.emulator.operands import Operands, Site
+from astdsl.emulator.register_waits import watch_loads
 from astdsl.emulator.registers import Place
 from astdsl.emulator.scalars import all_of
 from astdsl.emulator.syntax import Function, Instruction, Module
@@ -69,6 +70,8 @@ class Program:
     ends_mbarriers: bool = False
     waits_relaxed: bool = False
     unwritten: tuple[Place, ...] = ()
+    # Whether the use of registers is what waits for loads of tensor memory.
+    waits_by_registers: bool = False
     # Waits whose answer nobody looks at.
     unread: frozenset[int] = frozenset()
     # By product, what touches its registers on some path from the last fence.
@@ -123,7 +126,8 @@ def prepare(module: Module, kernel: str) -> Program:
     flows = _flows(prepared)
     program.unwritten = _unwritten(program, prepared, flows)
     program.unread = frozenset(_unread(program, prepared, flows))
-    program.native = NativeCode(prepared, Budget(), watch(program, prepared))
+    watched = watch(program, prepared) | watch_loads(program, prepared)
+    program.native = NativeCode(prepared, Budget(), watched)
     program.fences = Fences(
         _has(program, "tcgen05.fence"),
         _has(program, "fence.mbarrier_init"),

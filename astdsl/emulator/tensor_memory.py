@@ -1,6 +1,7 @@
 """Tensor memory of all blocks: 128 lanes x 512 columns of 32-bit cells, allocated by columns.
 
-Invariant: only allocated columns are accessed; cells that a product in flight writes or reads, and
+Invariant: only allocated columns are accessed, and only columns up to the last that a block has
+ever allocated have cells; cells that a product in flight writes or reads, and
 those of loads and stores not yet waited for, are known by column and group of 16 lanes.  Registers
 that a load fills may be used at once: their true dependence is honoured, as compilers rely on.
 Source: PTX ISA 9.7.16.1 "Tensor Memory", 9.7.16.7 "Allocation", 9.7.16.6 "Memory consistency".
@@ -17,6 +18,8 @@ from astdsl.emulator.scalars import all_of, any_of
 from astdsl.emulator.tensor_races import TensorRaces
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from astdsl.emulator.asynchronous import Operation
     from astdsl.emulator.lanes import Lanes
     from astdsl.emulator.machine import Machine
@@ -29,11 +32,34 @@ COLUMN_MASK = 0xFFFF
 GROUP_LANES = 16
 N_GROUPS = TMEM_LANES // GROUP_LANES
 _POISON = 0x7FC0DEAD
+_APART_COLUMNS = 16
 
 # A rectangle of tensor memory: blocks, groups of 16 lanes, columns [first, end).
 Cells = tuple["Array", "Array", slice]
 # The same, or many at once, as an index of arrays [blocks, groups, columns].
 Where = tuple[Any, Any, Any]
+
+
+class _Unwaited:
+    """Cells whose loads, or stores, no wait covers yet, and which groups of lanes have some."""
+
+    def __init__(self, shape: tuple[int, int, int]) -> None:
+        self.cells = np.zeros(shape, np.bool_)
+        self._groups = np.zeros(shape[:2], np.bool_)
+
+    def has(self, where: Where) -> bool:
+        """Say whether some of the cells are among them."""
+        return any_of(self._groups) and any_of(self.cells[where])
+
+    def note(self, where: Where) -> None:
+        """Add cells."""
+        self.cells[where] = self._groups[where[:2]] = True
+
+    def wait(self, rows: Array, warps: Array) -> None:
+        """Take out those of warps, which access the 32 lanes of their place in four."""
+        where = rows[:, None], 2 * (warps[:, None] % 4) + np.arange(2)
+        if any_of(self._groups[where]):
+            self.cells[where] = self._groups[where] = False
 
 
 class TensorMemory:
@@ -42,7 +68,7 @@ class TensorMemory:
     def __init__(self, m: Machine) -> None:
         n = m.n_blocks
         self._m = m
-        self.data = np.full((n, TMEM_LANES, TMEM_COLUMNS), _POISON, np.uint32)
+        self.data = np.empty((n, TMEM_LANES, 0), np.uint32)
         self.allocated = np.zeros((n, TMEM_COLUMNS), np.bool_)
         self.sizes: list[dict[int, int]] = [{} for _ in range(n)]
         self.may_allocate = np.ones(n, np.bool_)
@@ -50,8 +76,9 @@ class TensorMemory:
         self.defined = np.zeros(shape, np.bool_)
         self._writing = np.zeros(shape, np.uint8)
         self._reading = np.zeros(shape, np.uint8)
-        self._unwaited = np.zeros(shape, np.bool_)
-        self._loading = np.zeros(shape, np.bool_)
+        self._stored, self._loaded = _Unwaited(shape), _Unwaited(shape)
+        # The cells of each `tcgen05.ld`, where the use of its registers is the wait for it.
+        self._by_load: dict[int, BoolArray] = {}
         self._users: list[tuple[Operation, Cells, bool]] = []
         self._races: TensorRaces | None = None
         if m.guard is not None:
@@ -60,18 +87,31 @@ class TensorMemory:
 
     # Allocation.
 
-    def find_free(self, rows: tuple[int, ...], columns: int) -> int | None:
-        """Return the first aligned run of columns free in all the blocks, None without one."""
-        taken = self.allocated[list(rows)].any(axis=0)
-        free = ~taken.reshape(-1, columns).any(axis=1)
-        return int(np.argmax(free)) * columns if any_of(free) else None
+    def find_free(self, columns: int, together: int = 1) -> Array:
+        """Return for each block the first aligned run of columns that is free, -1 without one.
+
+        `together` neighbouring blocks take the same columns.
+        """
+        runs = self.allocated.reshape(-1, together, TMEM_COLUMNS // columns, columns)
+        free: BoolArray = ~runs.any(axis=(1, 3))
+        first = np.where(free.any(axis=1), np.argmax(free, axis=1) * columns, -1)
+        return np.repeat(first, together)
 
     def allocate(self, row: int, first: int, columns: int) -> None:
         """Give columns to a block; their contents are undefined."""
+        self._reach(first + columns)
         self.allocated[row, first : first + columns] = True
         self.defined[row, :, first : first + columns] = False
         self.data[row, :, first : first + columns] = _POISON
         self.sizes[row][first] = columns
+
+    def _reach(self, columns: int) -> None:
+        """Have cells for so many columns; rows lie apart so that they meet in no set of a cache."""
+        n, n_lanes, n_columns = self.data.shape
+        if columns > n_columns:
+            data = np.empty((n, n_lanes, columns + _APART_COLUMNS), np.uint32)
+            data[:, :, :n_columns] = self.data
+            self.data = data
 
     def free(self, row: int, first: int, columns: int, lanes: Lanes) -> None:
         """Take columns back, which must be exactly what was allocated, and no longer in use."""
@@ -84,7 +124,7 @@ class TensorMemory:
         cells = np.array([row]), np.arange(N_GROUPS), slice(first, first + columns)
         where = self._index(cells)
         busy = (self._writing[where] > 0) | (self._reading[where] > 0)
-        busy |= self._loading[where] | self._unwaited[where]
+        busy |= self._loaded.cells[where] | self._stored.cells[where]
         if any_of(busy):
             _, place = _first(busy, where)
             text = f"tensor memory is freed while {self._user_text(place)}"
@@ -116,16 +156,16 @@ class TensorMemory:
 
     def begin(self, operation: Operation, cells: Cells, lanes: Lanes, *, writes: bool) -> None:
         """Put cells in flight: an operation reads or writes them until `end`."""
-        for flags in (self._unwaited, self._loading)[: 1 + writes]:
-            busy = self._at(flags, cells)
-            if any_of(busy):
-                _, place = _first(busy, self._index(cells))
+        where = self._index(cells)
+        for unwaited in (self._stored, self._loaded)[: 1 + writes]:
+            if unwaited.has(where):
+                _, place = _first(unwaited.cells[where], where)
                 text = f"the {operation.what} uses tensor memory while {self._unwaited_text(place)}"
                 raise self._m.fault("E275", text, int(lanes.index[0]))
         self._check_operation(cells, lanes, f"the {operation.what} uses", writes=writes)
         self._check_fences(cells, lanes, f"the {operation.what} uses", writes=writes)
         counts = self._writing if writes else self._reading
-        counts[self._index(cells)] += 1
+        counts[where] += 1
         self._users.append((operation, cells, writes))
 
     def _check_operation(
@@ -170,28 +210,36 @@ class TensorMemory:
 
     def is_defined(self, cells: Cells) -> bool:
         """Say whether all cells have been written, or will be by products in flight before."""
-        return all_of(self._at(self.defined, cells) | (self._at(self._writing, cells) > 0))
+        defined = self._at(self.defined, cells)
+        return all_of(defined) or all_of(defined | (self._at(self._writing, cells) > 0))
 
     # Accesses of loads and stores, which warps execute: arrays of (row, group, column), or slices
     # of cells that nothing else uses.
 
     def is_busy(self, where: Where) -> bool:
         """Say whether something that is in flight uses some of the cells."""
-        uses = self._writing, self._reading, self._unwaited
-        return any(any_of(array[where]) for array in uses)
+        if self._users and (any_of(self._writing[where]) or any_of(self._reading[where])):
+            return True
+        return self._stored.has(where)
 
     def load(self, where: Where, leaders: Array) -> None:
         """Check and note a load by the warps of the lanes `leaders`; no wait covers it yet."""
-        self._check_free((self._writing[where] > 0) | self._unwaited[where], where, leaders, "read")
+        if self.is_busy(where):
+            busy = (self._writing[where] > 0) | self._stored.cells[where]
+            self._check_free(busy, where, leaders, "read")
         self._order_access(where, leaders, stores=False)
-        self._loading[where] = True
+        self._loaded.note(where)
+        if self._m.program.waits_by_registers:
+            pc = self._m.pc
+            self._by_load.setdefault(pc, np.zeros_like(self.defined))[where] = True
 
     def store(self, where: Where, leaders: Array) -> None:
         """Check and note a store by warps; no wait covers it yet."""
-        busy = (self._writing[where] > 0) | (self._reading[where] > 0)
-        self._check_free(busy, where, leaders, "written")
+        if self._users:
+            busy = (self._writing[where] > 0) | (self._reading[where] > 0)
+            self._check_free(busy, where, leaders, "written")
         self._order_access(where, leaders, stores=True)
-        self._unwaited[where] = True
+        self._stored.note(where)
 
     def _order_access(self, where: Where, leaders: Array, *, stores: bool) -> None:
         if self._races is None:
@@ -233,14 +281,21 @@ class TensorMemory:
             )  # fmt: skip
 
     def wait_stores(self, rows: Array, warps: Array) -> None:
-        """Run tcgen05.wait::st of warps, which access the 32 lanes of their place in four."""
-        for half in (0, 1):
-            self._unwaited[rows, 2 * (warps % 4) + half] = False
+        """Run tcgen05.wait::st of warps."""
+        self._stored.wait(rows, warps)
 
     def wait_loads(self, rows: Array, warps: Array) -> None:
         """Run tcgen05.wait::ld of warps."""
-        for half in (0, 1):
-            self._loading[rows, 2 * (warps % 4) + half] = False
+        self._loaded.wait(rows, warps)
+
+    def wait_registers(self, rows: Array, warps: Array, loads: Sequence[int]) -> None:
+        """Let warps use registers that the loads at some places of the program fill."""
+        where = rows[:, None], 2 * (warps[:, None] % 4) + np.arange(2)
+        for pc in loads:
+            cells = self._by_load.get(pc)
+            if cells is not None:
+                self._loaded.cells[where] &= ~cells[where]
+                cells[where] = False
 
     def _user_text(self, place: tuple[int, int, int]) -> str:
         """Return which operation in flight uses a cell, for reports."""
@@ -254,7 +309,7 @@ class TensorMemory:
 
     def _unwaited_text(self, place: tuple[int, int, int]) -> str:
         """Return which access of a cell by a warp has not been waited for, for reports."""
-        stores = bool(self._unwaited[place])
+        stores = bool(self._stored.cells[place])
         short = "st" if stores else "ld"
         who = "" if self._races is None else f" ({self._races.accessed(place, stores=stores)})"
         return f"tcgen05.{short}{who} has not been waited for with tcgen05.wait::{short}"

@@ -474,8 +474,36 @@ def test_an_allocation_that_never_fits_is_a_deadlock() -> None:
 def test_overwriting_what_a_load_reads_without_the_wait_is_a_fault() -> None:
     image, code, _ = tiles()
     code += "mov.u32 %r20, 0;" + store(4, "%r20") + load(4, waited=False) + "bar.sync 0;"
-    text = fault("E275", code + product(BITS, "f16"), image=image)
+    text = fault("E275", code + product(BITS, "f16"), image=image, end=END + WAIT)
     assert "tcgen05.wait::ld" in text
+
+
+def loaded_without_wait() -> str:
+    return "mov.u32 %r20, 7;" + store(4, "%r20") + load(4, waited=False)
+
+
+WAIT = "tcgen05.wait::ld.sync.aligned;"
+
+
+@pytest.mark.parametrize("completion", COMPLETIONS)
+def test_the_use_of_a_register_waits_for_its_load_where_nothing_else_does(
+    completion: Completion,
+) -> None:
+    assert (launch(loaded_without_wait(), None, 4, completion) == 7).all()
+
+
+def test_a_strict_run_wants_the_wait_though_a_register_has_been_used() -> None:
+    text = fault("E276", loaded_without_wait(), None, 4, strict=True)
+    assert "tcgen05.wait::ld" in text
+
+
+def test_a_load_whose_registers_nobody_has_used_is_in_flight() -> None:
+    unused, _, used = loaded_without_wait().partition("mul.lo.u32")
+    fault("E276", unused, None, 4, end=END + "mul.lo.u32" + used)
+
+
+def test_the_use_of_a_register_is_no_wait_in_programs_that_have_waits() -> None:
+    fault("E276", loaded_without_wait(), None, 4, end=END + WAIT)
 
 
 def test_loading_a_product_in_flight_is_a_fault() -> None:
