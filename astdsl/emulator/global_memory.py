@@ -141,24 +141,43 @@ class GlobalMemory:
         )
 
     def load(
-        self, m: Machine, lanes: Lanes, addresses: Array, dtype: np.dtype[Any], count: int
-    ) -> tuple[Array, BoolArray | None]:
-        """Gather elements; returns them and the mask of lanes that read unwritten bytes."""
+        self, m: Machine, lanes: Lanes, addresses: Array, dtype: np.dtype[Any], count: int,
+        *, judged: bool = False,
+    ) -> tuple[Array, BoolArray | None]:  # fmt: skip
+        """Gather elements; returns them and the mask of lanes that read unwritten bytes.
+
+        Races are looked for unless that is `judged` otherwise.
+        """
         width = dtype.itemsize * count
+        races = None if judged else self.races
         allocation = self._one(m, lanes, addresses, width)
         if allocation is not None:
-            if self.races is not None:
-                self.races.read(m, lanes, allocation, addresses, width)
+            if races is not None:
+                races.read(m, lanes, allocation, addresses, width)
             return _gather(allocation, addresses, dtype, count)
         values = np.empty((len(addresses), count) if count > 1 else len(addresses), dtype)
         undefined = np.zeros(len(addresses), np.bool_)
         for found, mask in self._pieces(m, lanes, addresses, width):
-            if self.races is not None:
-                self.races.read(m, lanes.where(mask), found, addresses[mask], width)
+            if races is not None:
+                races.read(m, lanes.where(mask), found, addresses[mask], width)
             values[mask], missing = _gather(found, addresses[mask], dtype, count)
             if missing is not None:
                 undefined[mask] = missing
         return values, undefined if any_of(undefined) else None
+
+    def fetch(
+        self, m: Machine, lanes: Lanes, addresses: Array, width: int, *, waited: bool
+    ) -> None:
+        """Check that lanes may read from now on, or note that they did until now."""
+        if self.races is None:
+            return
+        whole = np.ones(len(addresses), np.bool_)
+        allocation = self._one(m, lanes, addresses, width)
+        alone = None if allocation is None else [(allocation, whole)]
+        for found, mask in alone or self._pieces(m, lanes, addresses, width):
+            if not found.read_only:
+                some = lanes if mask is whole else lanes.where(mask)
+                self.races.fetch(m, some, found, addresses[mask], width, waited=waited)
 
     def store(self, m: Machine, lanes: Lanes, addresses: Array, values: Array) -> None:
         """Scatter elements, or rows of them; of lanes with one address the last one wins."""

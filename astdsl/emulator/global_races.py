@@ -21,12 +21,14 @@ import numpy as np
 
 from astdsl.emulator.clocks import SCOPES, BlockClocks, Clocks
 from astdsl.emulator.ended_blocks import EndedBlocks
+from astdsl.emulator.fetching import Fetch, Fetching
 from astdsl.emulator.global_accesses import Access, Read, elements, of_copy
 from astdsl.emulator.global_proxies import GlobalProxies, Past
 from astdsl.emulator.issues import Issue
 from astdsl.emulator.lanes import WARP_THREADS
 from astdsl.emulator.ledger import Ledger
 from astdsl.emulator.map_changes import MapChanges
+from astdsl.emulator.occupancy import WAIT_FOR_FILL
 from astdsl.emulator.stamps import (
     BLOCK_SHIFT,
     BY_COPY,
@@ -90,6 +92,7 @@ class GlobalRaces:
 
     clocks: Clocks
     proxies: GlobalProxies
+    fetching: Fetching
     maps: MapChanges
 
     def __init__(self, *, exclusive: bool = False, crew_threads: int = 0) -> None:
@@ -131,6 +134,7 @@ class GlobalRaces:
             self._ledger = self._meeting(m, first_time)
             self.clocks = self._ledger.clocks
         self.proxies = GlobalProxies(m, self.clocks)
+        self.fetching = Fetching()
         self.maps = MapChanges(m, self.clocks)
         if self._ended is not None and self._ended.n_groups:
             self.proxies.covered.remember(self._ended.covered)
@@ -216,6 +220,18 @@ class GlobalRaces:
         self._write(access)
         self.clocks.meetings.access(lanes, writes=True)
 
+    def fetch(
+        self, m: Machine, lanes: Lanes, allocation: Allocation, addresses: Array, width: int,
+        *, waited: bool,
+    ) -> None:  # fmt: skip
+        """Check what `cp.async` will read, or note it when its lanes have `waited`."""
+        access = self._access(m, lanes, allocation, addresses, width)
+        if waited:
+            self._note(access)
+            self.clocks.meetings.access(lanes, writes=False)
+        else:
+            self._check_read(access)
+
     def copy_in(self, transfer: Transfer) -> None:
         """Check and note what an asynchronous copy that is issued will read."""
         for access in of_copy(transfer, self._copiers, self.proxies.past()):
@@ -245,11 +261,19 @@ class GlobalRaces:
     # Checks.
 
     def _read(self, access: Access) -> None:
-        low = access.allocation.low
+        self._check_read(access)
+        # Who waits for a copy knows of its bytes, and not of the warp that issued it.
+        if access.past is None or self._alone:
+            self._note(access)
+
+    def _check_read(self, access: Access) -> None:
         for each, reach in self._others(access):
             self._check(access, each, (WRITTEN,), reach)
-        # Who waits for a copy knows of its bytes, and not of the warp that issued it.
-        if low in self._lost or (access.past is not None and not self._alone):
+
+    def _note(self, access: Access) -> None:
+        """Keep a read for the writes after it."""
+        low = access.allocation.low
+        if low in self._lost:
             return
         made = access.who | self._tick() << TIME_SHIFT
         read = Read(access.addresses, access.width, made, access.scope)
@@ -259,6 +283,10 @@ class GlobalRaces:
             self._keep(low, read)
 
     def _write(self, access: Access) -> None:
+        for fetch, reached in self.fetching.reached(access.addresses, access.width):
+            bad = reached & access.changes()
+            if bad.any():
+                raise self._fetched(access, int(np.argmax(bad)), fetch)
         if access.allocation.low in self._lost:
             return
         for read in self._log.pop(access.allocation.low, ()):
@@ -521,6 +549,19 @@ class GlobalRaces:
             text = f"{what} is {verb} while a copy of {who} ({where}) still writes it"
         code = "E250" if access.past is None else "E251"
         return access.m.fault(code, text, int(access.lanes[lane]), help=_WAIT)
+
+    def _fetched(self, access: Access, lane: int, fetch: Fetch) -> Exception:
+        """Return the fault of who changes what a `cp.async` is still reading."""
+        m, address = access.m, int(access.addresses[lane])
+        who = m.lane_text(fetch.reader(address, access.width))
+        verb = "is written" if access.past is None else f"is overwritten by the {access.what}"
+        return m.fault(
+            "E250" if access.past is None else "E251",
+            f"global memory at {address:#x} in {access.allocation.name} {verb} while the "
+            f"{fetch.issue.what} (of {who}, {fetch.issue.place}) is still reading it",
+            int(access.lanes[lane]),
+            help=WAIT_FOR_FILL,
+        )
 
     def _hidden(self, access: Access, lane: int, address: int, other: int, kind: int) -> Exception:
         """Return the fault of a copy that does not see an ordinary write."""

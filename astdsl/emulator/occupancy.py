@@ -23,11 +23,13 @@ if TYPE_CHECKING:
     from astdsl.emulator.machine import Machine
     from astdsl.emulator.scalars import Array, BoolArray
 
-__all__ = ["CHUNK_BYTES", "CHUNK_SHIFT", "Index", "Occupancy", "Use", "chunk_index"]
+__all__ = [
+    "CHUNK_BYTES", "CHUNK_SHIFT", "WAIT_FOR_FILL", "Index", "Occupancy", "Use", "chunk_index",
+]  # fmt: skip
 
 CHUNK_BYTES = 16
 CHUNK_SHIFT = 4
-_WAIT_FOR_FILL = "let the thread that issues it wait (`cp.async.wait_group`), then pass a barrier"
+WAIT_FOR_FILL = "let the thread that issues it wait (`cp.async.wait_group`), then pass a barrier"
 # Indexes an array [blocks, chunks]: (rows, chunks), broadcast against each other.
 Index = tuple[Any, Any]
 
@@ -141,7 +143,7 @@ class Occupancy:
             raise self._m.fault(
                 "E250", f"shared memory at {offset:#x} is {verb} while "
                 f"{self._still(issue, row, word, writes=True)}", int(lanes.index[at]),
-                help=_WAIT_FOR_FILL,
+                help=WAIT_FOR_FILL,
             )  # fmt: skip
 
     def _collision(
@@ -189,7 +191,7 @@ class Occupancy:
             word, issue = self._filling.first(row, offset, CHUNK_BYTES)
             raise self.fault(
                 "E251", f"the {operation.what} {verb} shared memory at {offset:#x} while "
-                f"{self._still(issue, row, word, writes=True)}", lanes, row, _WAIT_FOR_FILL,
+                f"{self._still(issue, row, word, writes=True)}", lanes, row, WAIT_FOR_FILL,
             )  # fmt: skip
 
     def _check_no_barriers(

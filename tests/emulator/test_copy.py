@@ -162,3 +162,99 @@ def test_an_mbarrier_is_told_when_the_copies_of_a_thread_are_done(
         body.replace("mbarrier.inval", "@%p0 mbarrier.inval"), completion=completion
     )
     assert out.tolist() == source.tolist()
+
+
+# What thread t of 64 copies is %d2; of the other warp's thread t ^ 32, %d5.
+SOURCES = f"""{START.format(step=16)}
+  xor.b32 %r3, %r0, 32; mad.wide.u32 %d5, %r3, 16, %d0; st.shared.v4.b32 [%r2+1024],
+  {{%r0, %r0, %r0, %r0}}; fence.proxy.async.shared::cta; setp.eq.u32 %p0, %r0, 0;
+  add.u32 %r4, %r0, 1000; bar.sync 0;
+"""
+WIDER = REGISTERS.replace("2048", "4096")
+ISSUE = "cp.async.cg.shared.global [%r2], [%d2], 16;"
+WAIT = "cp.async.wait_all;"
+BAR = "bar.sync 0;"
+STORES = {
+    "its own thread": "st.global.b32 [%d2+8], %r4;",
+    "another warp": BAR + "st.global.b32 [%d5+12], %r4;",
+    "an atomic": BAR + "@%p0 red.global.add.u32 [%d5], 1;",
+    "bytes": BAR + "st.global.b8 [%d5+15], 99;",
+    "many": BAR + "st.global.v4.b32 [%d5], {%r4, %r4, %r4, %r4};",
+}
+COPY = """@%p0 cp.async.bulk.global.shared::cta.bulk_group [%d5], [%r1+1024], 16;
+  @%p0 cp.async.bulk.commit_group; @%p0 cp.async.bulk.wait_group 0;"""
+
+
+def fetched(body: str, **options: Any) -> Any:
+    words = np.arange(2 * 64 * 4, dtype=np.uint32)
+    text = module(SOURCES + body, ["u64"], WIDER).replace("[p1]", "[p0]")
+    run(text, "k", (1,), (64,), [words], **options)
+    return words
+
+
+@pytest.mark.parametrize("completion", COMPLETIONS)
+@pytest.mark.parametrize("store", STORES.values(), ids=STORES)
+@pytest.mark.parametrize("issue", [ISSUE, ISSUE + "cp.async.commit_group;"])
+def test_what_is_read_in_flight_may_not_be_stored_to(
+    issue: str, store: str, completion: Any
+) -> None:
+    with pytest.raises(DeviceFault, match=r"written while the cp\.async of 16 bytes") as error:
+        fetched(issue + store + WAIT, completion=completion)
+    assert error.value.code == "E250"
+    assert "still reading it" in error.value.message
+
+
+@pytest.mark.parametrize("completion", COMPLETIONS)
+def test_what_is_read_in_flight_may_not_be_copied_over(completion: Any) -> None:
+    with pytest.raises(DeviceFault) as error:
+        fetched(ISSUE + BAR + COPY + BAR + WAIT, completion=completion)
+    assert error.value.code == "E251"
+
+
+@pytest.mark.parametrize("completion", COMPLETIONS)
+@pytest.mark.parametrize(
+    "body",
+    [
+        ISSUE + WAIT + STORES["its own thread"],
+        ISSUE + WAIT + STORES["another warp"],
+        ISSUE + WAIT + BAR + COPY,
+        # The older of two groups has been waited for.
+        ISSUE + "cp.async.commit_group; cp.async.commit_group; cp.async.wait_group 1;"
+        + STORES["another warp"],
+        # What is there already, and what lies beside it.
+        ISSUE + "ld.global.b32 %r5, [%d2]; st.global.b32 [%d2], %r5;" + WAIT,
+        "cp.async.ca.shared.global [%r2], [%d2], 8; st.global.b32 [%d2+8], %r4;" + WAIT,
+        "cp.async.cg.shared.global [%r2], [%d2], 16, 4; st.global.b32 [%d2+4], %r4;" + WAIT,
+        "cp.async.cg.shared.global [%r2], [%d2], 16, 0; st.global.b32 [%d2+4], %r4;" + WAIT,
+        "cp.async.cg.shared.global [%r2], [%d2], 16, 6; st.global.b8 [%d2+6], 99;" + WAIT,
+    ],
+)  # fmt: skip
+def test_what_is_not_read_in_flight_may_be_stored_to(body: str, completion: Any) -> None:
+    fetched(body, completion=completion)
+
+
+@pytest.mark.parametrize("completion", COMPLETIONS)
+@pytest.mark.parametrize("order", ["min-pc", "max-pc", "round-robin", 5])
+def test_a_wait_that_nothing_orders_before_a_store_is_none(order: Any, completion: Any) -> None:
+    body = ISSUE + BAR + "@%p0 bra WAITS; st.global.b32 [%d5], %r4; WAITS:" + WAIT
+    with pytest.raises(DeviceFault) as error:
+        fetched(body, completion=completion, order=order)
+    assert error.value.code in ("E250", "E232")
+
+
+@pytest.mark.parametrize("completion", COMPLETIONS)
+def test_a_store_that_nothing_orders_before_a_copy_is_a_race(completion: Any) -> None:
+    body = "@%p0 st.global.b32 [%d5], %r4;" + ISSUE + BAR + WAIT
+    with pytest.raises(DeviceFault, match="writes it") as error:
+        fetched(body, completion=completion)
+    assert error.value.code == "E232"
+
+
+@pytest.mark.parametrize("completion", COMPLETIONS)
+@pytest.mark.parametrize("valid", [4, 6, 12])
+def test_a_copy_reads_no_more_than_its_valid_bytes(valid: int, completion: Any) -> None:
+    words = np.arange(2 * 64 * 4, dtype=np.uint32)
+    end = words[: 63 * 4 + -(-valid // 4)]
+    body = f"cp.async.cg.shared.global [%r2], [%d2], 16, {valid}; {WAIT}"
+    text = module(SOURCES + body, ["u64"], WIDER).replace("[p1]", "[p0]")
+    run(text, "k", (1,), (64,), [end], completion=completion)

@@ -130,6 +130,12 @@ HAZARDS = {
     "@%p3 mbarrier.init.shared::cta.b64 [%r1], 1;",
     "cp-async-not-waited-for": "mul.wide.u32 %d1, %r0, 4; add.u64 %d2, %d0, %d1; .loc 1 7 1\n"
     "cp.async.ca.shared.global [%r4], [%d2], 4; .loc 1 8 1\n ld.shared.b32 %r6, [%r4];",
+    "store-to-what-cp-async-reads": OWN + ".loc 1 7 1\n cp.async.ca.shared.global [%r4], [%d2], 4;"
+    "bar.sync 0; .loc 1 8 1\n @%p3 st.global.b32 [%d0], %r2; cp.async.wait_all;",
+    "copy-over-what-cp-async-reads": OWN + "st.shared.b32 [%r4+1024], %r2;" + FENCE
+    + ".loc 1 7 1\n cp.async.ca.shared.global [%r4], [%d2], 4; bar.sync 0; .loc 1 8 1\n"
+    "@%p3 cp.async.bulk.global.shared::cta.bulk_group [%d0], [%r1+1024], 256;"
+    "cp.async.bulk.commit_group; cp.async.bulk.wait_group 0; bar.sync 0; cp.async.wait_all;",
     "group-not-committed": STORE.format(fence=FENCE).replace("cp.async.bulk.commit_group;", "")
     + "cp.async.bulk.wait_group 0; bar.sync 0; .loc 1 9 1\n st.shared.b32 [%r4], %r3;",
     "wait-of-a-lane-that-stores-nothing": COPY_OUT + "@%p3 cp.async.bulk.wait_group 0; bar.sync 0;"

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from astdsl.emulator.asynchronous import Operation
+from astdsl.emulator.fetching import Fetch, Source, sources
 from astdsl.emulator.groups import GroupLedger
 from astdsl.emulator.isa import Execute, executes
 from astdsl.emulator.isa.mbarrier import barrier_place, use
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 class _Copy:
     """A copy in flight, and which of its lanes have waited for it.
 
-    `target` are the rows and offsets that it fills, `size` bytes a lane.
+    `target` are the rows and offsets that it fills, `size` bytes a lane; `fetch` is what it reads.
     """
 
     m: Machine
@@ -40,6 +41,7 @@ class _Copy:
     target: tuple[Array, Array]
     size: int
     awaited: BoolArray
+    fetch: Fetch | None
 
     @property
     def is_over(self) -> bool:
@@ -57,6 +59,20 @@ class _Copy:
         m.asynchronous.keep(self.operation, rows[~self.awaited])
         if m.guard is not None:
             m.guard.end_fill(self.lanes.where(new), rows[new], offsets[new], self.size)
+        if self.fetch is not None:
+            self._end_fetch(self.fetch, new)
+
+    def _end_fetch(self, fetch: Fetch, new: BoolArray) -> None:
+        """Note that some of its lanes need what they read no more."""
+        memory, races = self.m.memory.globals, self.m.memory.globals.races
+        if races is None:
+            raise AssertionError("a copy is watched without checks")
+        races.fetching.end(fetch, new)
+        for source in fetch.sources:
+            mine = new[source.of]
+            if any_of(mine):
+                lanes, addresses = source.lanes.where(mine), source.addresses[mine]
+                memory.fetch(self.m, lanes, addresses, source.width, waited=True)
 
 
 class _Copies(GroupLedger[_Copy]):
@@ -66,6 +82,7 @@ class _Copies(GroupLedger[_Copy]):
         super().__init__(m.n_lanes)
 
 
+_WORD_BYTES = 4
 # What bypasses L1 (PTX ISA 9.7.9.25.3.1).
 _LINE_BYTES = 16
 _HINTS = ("async", "ca", "cg", "shared", "global", "shared::cta", "L2::cache_hint", "L2::64B",
@@ -94,40 +111,46 @@ def prepare_copy(ops: Operands) -> Execute:
         if m.guard is not None:
             m.guard.begin_fill(lanes, rows, offsets, size, issue)
         m.memory.shared.forget(rows, offsets, size)
-        perform = partial(_copy, m, m.pc, lanes, (rows, offsets), (addresses, n_valid), size)
+        read = sources(lanes, addresses, n_valid, size)
+        fetch = _begin_fetch(m, issue, read, lanes.n)
+        perform = partial(_copy, m, m.pc, (rows, offsets), read, size)
         operation = m.asynchronous.hold(Operation(perform, issue, blocks=rows))
         none = np.zeros(lanes.n, np.bool_)
-        copy = _Copy(m, operation, lanes, (rows, offsets), size, none)
+        copy = _Copy(m, operation, lanes, (rows, offsets), size, none, fetch)
         m.state(_Copies).issue(copy, lanes.index)
 
     return execute
 
 
-def _copy(
-    m: Machine,
-    pc: int,
-    lanes: Lanes,
-    target: tuple[Array, Array],
-    source: tuple[Array, Array],
-    size: int,
-) -> None:
-    """Copy the valid bytes of each lane, and zeros for the rest."""
-    addresses, n_valid = source
-    values = np.zeros((lanes.n, size // 4), np.uint32)
-    undefined = None
-    some = n_valid > 0
-    if some.any():
-        part, n_words = lanes if some.all() else lanes.where(some), size // 4
+def _begin_fetch(m: Machine, issue: Issue, read: list[Source], n_lanes: int) -> Fetch | None:
+    """Check that lanes may read, and let nobody change that; None where nobody looks."""
+    races = m.memory.globals.races
+    if races is None:
+        return None
+    for source in read:
+        m.memory.globals.fetch(m, source.lanes, source.addresses, source.width, waited=False)
+    return races.fetching.begin(issue, read, n_lanes)
+
+
+def _copy(m: Machine, pc: int, target: tuple[Array, Array], read: list[Source], size: int) -> None:
+    """Copy the bytes that each lane reads, and zeros for the rest."""
+    n = len(target[0])
+    values = np.zeros((n, size), np.uint8)
+    undefined = np.zeros(n, np.bool_)
+    for source in read:
+        word = UNSIGNED[8 * min(source.width, _WORD_BYTES)]
+        count = source.width // word.itemsize
         with m.at(pc):
-            found, missing = m.memory.globals.load(m, part, addresses[some], UNSIGNED[32], n_words)
-        values[some] = found.reshape(-1, size // 4)
+            found, missing = m.memory.globals.load(
+                m, source.lanes, source.addresses, word, count, judged=True
+            )
+        values[source.of, source.start : source.start + source.width] = (
+            np.ascontiguousarray(found).reshape(len(found), -1).view(np.uint8)
+        )
         if missing is not None:
-            undefined = np.zeros(lanes.n, np.bool_)
-            undefined[some] = missing
-    if ((n_valid != size) & some).any():
-        kept = np.arange(size) < n_valid[:, None]
-        values.view(np.uint8)[~kept] = 0
-    m.memory.shared.store(*target, values, undefined)
+            undefined[source.of] |= missing
+    words = values.view(np.uint32)
+    m.memory.shared.store(*target, words, undefined if any_of(undefined) else None)
 
 
 def _valid_bytes(ops: Operands, size: int) -> Any:

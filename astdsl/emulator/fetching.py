@@ -1,0 +1,121 @@
+"""Global memory that `cp.async` reads, until the thread that issued it has waited.
+
+Invariant: a store is reported only if it changes what a copy reads that is in flight for the thread
+that issued it, whenever the copy happens. Source: PTX ISA 9.7.9.25.3 "cp.async" (asynchronous, with
+no order before `cp.async.wait_group` or `cp.async.mbarrier.arrive` of the executing thread).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from astdsl.emulator.scalars import all_of, any_of
+
+if TYPE_CHECKING:
+    from astdsl.emulator.issues import Issue
+    from astdsl.emulator.lanes import Lanes
+    from astdsl.emulator.scalars import Array, BoolArray
+
+__all__ = ["Fetch", "Fetching", "Source", "sources"]
+
+_WORD_BYTES = 4
+
+
+class Source(NamedTuple):
+    """What some of a copy's lanes read: the `width` bytes of each from its byte `start` on.
+
+    `of` says which of the copy's lanes they are.
+    """
+
+    of: BoolArray
+    lanes: Lanes
+    addresses: Array
+    width: int
+    start: int
+
+
+def sources(lanes: Lanes, addresses: Array, n_valid: Array, size_bytes: int) -> list[Source]:
+    """Return the reads of a copy of `size_bytes`, whose lanes read their first `n_valid` bytes."""
+    whole = n_valid >= size_bytes
+    if all_of(whole):
+        return [Source(whole, lanes, addresses, size_bytes, 0)]
+    rest = np.where(whole, 0, n_valid)
+    unit = 1 if any_of(rest % _WORD_BYTES) else _WORD_BYTES
+    parts = [(rest > start, start, unit) for start in range(0, int(rest.max()), unit)]
+    return [
+        Source(some, lanes.where(some), addresses[some] + start, width, start)
+        for some, start, width in [(whole, 0, size_bytes), *parts]
+        if any_of(some)
+    ]
+
+
+@dataclass(slots=True, eq=False)
+class Fetch:
+    """A copy in flight, and for which of its lanes it is `open`: they have not waited."""
+
+    issue: Issue
+    sources: list[Source]
+    open: BoolArray
+    low: int
+    high: int
+
+    def reached(self, addresses: Array, width: int) -> BoolArray:
+        """Say which accesses of `width` bytes touch what it reads."""
+        found = np.zeros(len(addresses), np.bool_)
+        for source in self.sources:
+            unit = min(width, source.width)
+            read = _units(source.addresses[self.open[source.of]], source.width, unit)
+            found |= np.isin(_units(addresses, width, unit), read).any(axis=1)
+        return found
+
+    def reader(self, address: int, width: int) -> int:
+        """Return a lane that reads some of the `width` bytes at an address."""
+        for source in self.sources:
+            first = source.addresses
+            mine = (first < address + width) & (address < first + source.width)
+            mine &= self.open[source.of]
+            if any_of(mine):
+                return source.lanes.first(mine)
+        raise AssertionError("bytes that no lane reads")
+
+
+class Fetching:
+    """All copies of a machine that are in flight."""
+
+    def __init__(self) -> None:
+        self._fetches: list[Fetch] = []
+
+    def begin(self, issue: Issue, read: list[Source], n_lanes: int) -> Fetch:
+        """Note what lanes begin to read."""
+        low = min((int(source.addresses.min()) for source in read), default=0)
+        high = max((int(source.addresses.max()) + source.width for source in read), default=0)
+        fetch = Fetch(issue, read, np.ones(n_lanes, np.bool_), low, high)
+        self._fetches.append(fetch)
+        return fetch
+
+    def end(self, fetch: Fetch, waited: BoolArray) -> None:
+        """Note that some of its lanes have waited for a copy."""
+        fetch.open &= ~waited
+        if not any_of(fetch.open):
+            self._fetches.remove(fetch)
+
+    def reached(self, addresses: Array, width: int) -> Iterator[tuple[Fetch, BoolArray]]:
+        """Yield the copies that accesses of `width` bytes touch the source of, and which do."""
+        if not self._fetches:
+            return
+        low, high = int(addresses.min()), int(addresses.max()) + width
+        for fetch in self._fetches:
+            if low < fetch.high and fetch.low < high:
+                found = fetch.reached(addresses, width)
+                if any_of(found):
+                    yield fetch, found
+
+
+def _units(addresses: Array, width: int, unit: int) -> Array:
+    """Return the numbers of the aligned units that accesses cover, [n, units of each]."""
+    covered: Array = (addresses // unit)[:, None] + np.arange(width // unit)
+    return covered
