@@ -16,8 +16,9 @@ from astdsl.emulator.faults import DeviceFault
 from astdsl.emulator.global_memory import Allocation, GlobalMemory
 from astdsl.emulator.layout import size_bytes
 from astdsl.emulator.options import is_integer, told
-from astdsl.emulator.scalars import FLOATS, TYPES, UNSIGNED, Array, BoolArray
-from astdsl.emulator.syntax import Symbol, Variable
+from astdsl.emulator.scalars import FLOATS, TYPES, Array, BoolArray
+from astdsl.emulator.syntax import Variable
+from astdsl.emulator.variables import place_variables
 
 if TYPE_CHECKING:
     from astdsl.emulator.program import Program
@@ -81,9 +82,7 @@ def bind(
         raw[offset : offset + len(data)] = data
     for each in uninitialised:
         _track(memory, each if isinstance(each, Unwritten) else Unwritten(each))
-    addresses = [_variable(memory, variable) for variable in layout.variables]
-    _fill_pointers(program, memory, addresses)
-    return np.frombuffer(bytes(raw), np.uint8), addresses
+    return np.frombuffer(bytes(raw), np.uint8), place_variables(layout, memory)
 
 
 def _encode(variable: Variable, value: Any, number: int, memory: GlobalMemory) -> bytes:
@@ -208,33 +207,3 @@ def _track(memory: GlobalMemory, unwritten: Unwritten) -> None:
             help="pass an array whose elements lie closer together, or one that holds initial "
             "values (`InOut`, or `Out` with a number), of which nothing is noted",
         ) from None
-
-
-def _variable(memory: GlobalMemory, variable: Variable) -> int:
-    """Allocate a module's `.global` or `.const` variable with its initial value."""
-    data = np.zeros(max(size_bytes(variable), 1), np.uint8)
-    scalar = TYPES[variable.type]
-    values = [v for v in variable.initial if isinstance(v, int)]
-    if values and len(values) == len(variable.initial):
-        mask = (1 << scalar.element_bits) - 1
-        words = np.array([v & mask for v in values], UNSIGNED[scalar.element_bits])
-        data[: words.nbytes] = words.view(np.uint8)
-    address = int(data.ctypes.data)
-    memory.add_host(address, address + data.size, f"variable {variable.name}", data)
-    return address
-
-
-def _fill_pointers(program: Program, memory: GlobalMemory, addresses: list[int]) -> None:
-    """Write the addresses of variables that other variables are initialised with."""
-    layout = program.layout
-    for variable, address in zip(layout.variables, addresses, strict=True):
-        for i, value in enumerate(variable.initial):
-            if not isinstance(value, Symbol):
-                continue
-            found = layout.module_symbols.get(value.name)
-            allocation = memory.find(address)
-            if found is None or found[0] != "global" or allocation is None:
-                raise DeviceFault("E203", f"`{variable.name}` is initialised with `{value.name}`")
-            pointer = addresses[found[1]] + value.offset
-            at = address - allocation.low + 8 * i
-            allocation.data[at : at + 8] = np.frombuffer(pointer.to_bytes(8, "little"), np.uint8)

@@ -125,6 +125,12 @@ class GlobalMemory:
         data: Array = np.ctypeslib.as_array(pointer)
         return self.add(Allocation(low, data, name, read_only=read_only))
 
+    def remove(self, allocation: Allocation) -> None:
+        """Take an allocation away; its addresses are given to no other."""
+        at = self.allocations.index(allocation)
+        del self.allocations[at], self._lows[at]
+        self._keep.append(allocation)
+
     def find(self, address: int) -> Allocation | None:
         """Return the allocation that holds an address."""
         at = bisect.bisect_right(self._lows, address) - 1

@@ -9,12 +9,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from astdsl.emulator.faults import Unsupported
+from astdsl.emulator.reach import reachable
 from astdsl.emulator.registers import Place
 from astdsl.emulator.scalars import TYPES
-from astdsl.emulator.syntax import Function, Group, Module, Register, Symbol, Variable
+from astdsl.emulator.syntax import Function, Module, Variable
 
 MIN_DYNAMIC_ALIGN_BYTES = 16
+# What a thread may allocate in its frames (`cudaLimitStackSize` is 1 KiB, unless it is changed).
+STACK_BYTES = 16384
+STACK_ALIGN_BYTES = 16
 
 
 def align(offset: int, to: int) -> int:
@@ -32,6 +35,8 @@ class Layout:
     shared_bytes: int = 0
     dynamic_start: int = 0
     local_bytes: int = 0
+    # Where the stack of `alloca` begins, which grows down from the end of local memory.
+    stack_start: int | None = None
     parameter_bytes: int = 0
     parameters: list[tuple[Variable, int]] = field(default_factory=list)
     variables: list[Variable] = field(default_factory=list)
@@ -82,24 +87,32 @@ def size_bytes(variable: Variable) -> int:
 
 def lay_out(module: Module, kernel: Function) -> Layout:
     """Lay out a kernel with the functions that it calls."""
-    functions, recursive = _reachable(module, kernel)
-    layout = Layout(functions, {}, recursive_calls=recursive)
+    reach = reachable(module, kernel)
+    functions = reach.functions
+    layout = Layout(functions, {}, recursive_calls=reach.recursive_calls)
     start = 0
     for function in functions:
         layout.starts[function.name] = start
         start += len(function.instructions) + 1
         layout.module_symbols[function.name] = ("function", layout.starts[function.name])
-    for variable in module.variables:
+    for variable in reach.variables:
         _module_variable(layout, variable)
     for function in functions:
         for variable in function.variables:
             _function_variable(layout, function, variable)
-    _dynamic_shared(layout, module)
+    _dynamic_shared(layout, reach.variables)
     _kernel_parameters(layout, kernel)
     for function in functions:
         if not function.is_entry:
             _function_parameters(layout, function)
+    if any(_uses_stack(function) for function in functions):
+        layout.stack_start = align(layout.local_bytes, STACK_ALIGN_BYTES)
+        layout.local_bytes = layout.stack_start + STACK_BYTES
     return layout
+
+
+def _uses_stack(function: Function) -> bool:
+    return any(each.opcode.startswith("alloca") for each in function.instructions)
 
 
 def _function_parameters(layout: Layout, function: Function) -> None:
@@ -142,9 +155,9 @@ def _local(layout: Layout, variable: Variable) -> tuple[str, int]:
     return ("local", offset)
 
 
-def _dynamic_shared(layout: Layout, module: Module) -> None:
+def _dynamic_shared(layout: Layout, variables: list[Variable]) -> None:
     """Place the extern arrays, which all begin where static shared memory ends (PTX ISA 5.1.7)."""
-    extern = [v for v in module.variables if v.space == "shared" and v.count < 0]
+    extern = [v for v in variables if v.space == "shared" and v.count < 0]
     to = max([MIN_DYNAMIC_ALIGN_BYTES, *(v.align_bytes for v in extern)])
     layout.dynamic_start = align(layout.shared_bytes, to)
     for variable in extern:
@@ -159,50 +172,3 @@ def _kernel_parameters(layout: Layout, kernel: Function) -> None:
         layout.function_symbols[kernel.name, variable.name] = ("param", offset)
         offset += size_bytes(variable)
     layout.parameter_bytes = offset
-
-
-def _callees(module: Module, function: Function) -> list[tuple[str, int]]:
-    """Return the names of functions that a body calls or takes the address of, with PTX lines."""
-    found = []
-    for instruction in function.instructions:
-        for operand in instruction.operands:
-            elements = operand.elements if isinstance(operand, Group) else (operand,)
-            found += [
-                (each.name, instruction.ptx_line)
-                for each in elements
-                if isinstance(each, (Symbol, Register)) and each.name in module.functions
-            ]
-    return found
-
-
-def _reachable(module: Module, kernel: Function) -> tuple[list[Function], set[tuple[str, str]]]:
-    """Return the kernel and what it calls, and the calls that may come back to the caller."""
-    order: dict[str, Function] = {}
-    calls: dict[str, set[str]] = {}
-
-    def visit(function: Function) -> None:
-        order[function.name] = function
-        calls[function.name] = set()
-        for name, line in _callees(module, function):
-            callee = module.functions[name]
-            if not callee.has_body:
-                raise Unsupported(f"function `{name}` is declared but has no body here", line)
-            calls[function.name].add(name)
-            if name not in order:
-                visit(callee)
-
-    visit(kernel)
-    reached = {name: _closure(calls, name) for name in order}
-    edges = ((caller, callee) for caller, callees in calls.items() for callee in callees)
-    back = {edge for edge in edges if edge[0] in reached[edge[1]]}
-    return list(order.values()), back
-
-
-def _closure(calls: dict[str, set[str]], start: str) -> set[str]:
-    """Return what a function calls, directly or not, itself included."""
-    found, todo = {start}, [start]
-    while todo:
-        new = calls[todo.pop()] - found
-        found |= new
-        todo += new
-    return found

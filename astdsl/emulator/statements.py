@@ -6,12 +6,22 @@ a function and the rest of the emulator knows nothing of scopes.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 
 from astdsl.emulator.expressions import Scopes, number, parse_operand
 from astdsl.emulator.faults import KernelLine
 from astdsl.emulator.scalars import TYPES
-from astdsl.emulator.syntax import Function, Immediate, Instruction, Module, Symbol, Variable
+from astdsl.emulator.syntax import (
+    Function,
+    Immediate,
+    Initial,
+    Instruction,
+    Masked,
+    Module,
+    Symbol,
+    Variable,
+)
 from astdsl.emulator.tokens import Tokens
 
 VECTORS = {".v2": 2, ".v4": 4, ".v8": 8}
@@ -68,35 +78,66 @@ def _variable(tokens: Tokens, space: str, type_name: str, vector: int, align: in
     name = tokens.next()
     if tokens.peek() == "<":
         raise tokens.error("parameterised variable names are for registers only")
-    count, is_array = vector, False
+    lengths: list[int] = []
     while tokens.take("["):
-        is_array = True
-        if tokens.take("]"):
-            count = -1
-            break
-        count *= number(tokens.next()).value
+        # An array whose first length is left out has as many rows as its initial value.
+        lengths.append(-1 if tokens.peek() == "]" else number(tokens.next()).value)
         tokens.expect("]")
-    initial: tuple[int | Symbol, ...] = ()
+    shape = [*lengths, vector] if vector > 1 or not lengths else lengths
+    initial: tuple[Initial, ...] = ()
     if tokens.take("="):
-        initial = tuple(_initial(tokens))
-        if count < 0:
-            count = len(initial)
-    return Variable(space, type_name, name, count, align, is_array, initial)
+        initial = tuple(_initial(tokens, shape[1:]))
+    count = math.prod(shape)
+    if count < 0:
+        count = len(initial) or -1
+    return Variable(space, type_name, name, count, align, bool(lengths), initial)
 
 
-def _initial(tokens: Tokens) -> list[int | Symbol]:
-    if tokens.take("{"):
-        values: list[int | Symbol] = []
-        while not tokens.take("}"):
-            values += _initial(tokens)
-            tokens.take(",")
-        return values
-    operand = parse_operand(tokens, Scopes())
-    if isinstance(operand, Immediate):
-        return [operand.value]
+def _initial(tokens: Tokens, row: Sequence[int]) -> list[Initial]:
+    """Read a value, or a list of them; lists in it that end early have zeros (PTX ISA 5.4.4)."""
+    if not tokens.take("{"):
+        return [_initial_value(tokens)]
+    values: list[Initial] = []
+    while not tokens.take("}"):
+        is_list = tokens.peek() == "{"
+        found = _initial(tokens, row[1:])
+        if is_list:
+            found += [Immediate(0)] * (math.prod(row) - len(found))
+        values += found
+        tokens.take(",")
+    return values
+
+
+def _initial_value(tokens: Tokens) -> Initial:
+    """Read a number, the address of a variable or function, or a byte of one: `0xFF00(...)`."""
+    if tokens.peek()[0].isdigit() and tokens.peek(1) == "(":
+        mask = number(tokens.next()).value
+        tokens.expect("(")
+        value = _initial_value(tokens)
+        tokens.expect(")")
+        if isinstance(value, Masked):
+            raise tokens.error("a mask of a mask is not modelled in an initial value")
+        return Masked(mask, value)
+    if tokens.peek() == "generic" and tokens.peek(1) == "(":
+        # Global and constant variables have one address, which is generic.
+        tokens.next()
+        tokens.next()
+        operand = parse_operand(tokens, Scopes())
+        tokens.expect(")")
+    else:
+        operand = parse_operand(tokens, Scopes())
+    if not isinstance(operand, Immediate | Symbol):
+        raise tokens.error("an initial value is a number or a name")
+    while tokens.peek() in ("+", "-"):
+        sign = 1 if tokens.next() == "+" else -1
+        operand = _moved(operand, sign * number(tokens.next()).value)
+    return operand
+
+
+def _moved(operand: Immediate | Symbol, by: int) -> Immediate | Symbol:
     if isinstance(operand, Symbol):
-        return [operand]
-    raise tokens.error("an initial value is a number or a name")
+        return Symbol(operand.name, operand.offset + by)
+    return Immediate(operand.value + by)
 
 
 class _Body:

@@ -99,6 +99,17 @@ class Instruction:
 
 
 @dataclass(frozen=True, slots=True)
+class Masked:
+    """`0xFF00(value)`: a byte of an address or number, in an initial value (PTX ISA 5.4.4)."""
+
+    mask: int
+    value: Immediate | Symbol
+
+
+Initial = Immediate | Symbol | Masked
+
+
+@dataclass(frozen=True, slots=True)
 class Variable:
     """A declared variable: `count` elements of `type`; -1 = extern array of unknown length."""
 
@@ -108,7 +119,7 @@ class Variable:
     count: int
     align_bytes: int
     is_array: bool
-    initial: tuple[int | Symbol, ...] = ()
+    initial: tuple[Initial, ...] = ()
 
 
 @dataclass(slots=True)

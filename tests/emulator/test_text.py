@@ -119,7 +119,8 @@ def test_parameters_know_size_and_alignment() -> None:
 def test_variables_have_space_count_and_initial_values() -> None:
     outside = ".global .align 4 .u32 table[3] = {1, 2, 3}; .extern .shared .align 16 .b8 smem[];"
     table, shared = parse(module("", [], outside=outside)).variables
-    assert (table.space, table.count, table.initial) == ("global", 3, (1, 2, 3))
+    assert (table.space, table.count) == ("global", 3)
+    assert table.initial == tuple(Immediate(value) for value in (1, 2, 3))
     assert (shared.space, shared.count, shared.align_bytes) == ("shared", -1, 16)
 
 

@@ -16,8 +16,10 @@ import numpy as np
 
 from astdsl.emulator import lanes as lane_sets
 from astdsl.emulator.isa import Control, controls
+from astdsl.emulator.isa.runtime import RUNTIME, Provided, undefined_argument
+from astdsl.emulator.isa.stack import Stack
 from astdsl.emulator.layout import size_bytes
-from astdsl.emulator.scalars import UNSIGNED
+from astdsl.emulator.scalars import UNSIGNED, all_of
 from astdsl.emulator.syntax import Function, Group, Immediate, Operand, Symbol, Variable
 
 if TYPE_CHECKING:
@@ -34,17 +36,23 @@ Write = Callable[["Machine", "Lanes", Any], None]
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Frame:
-    """Where a call returns to, its results, and whose variables it restores (None = nobody's)."""
+    """Where a call returns to, its results, and whose variables it restores (None = nobody's).
+
+    With `allocates`, functions of the program allocate on the stack.
+    """
 
     pc: int
     results: tuple[tuple[Read, Write], ...]
     saves: Function | None
+    allocates: bool
 
     def leave(self, m: Machine, lanes: Lanes, depth: int) -> None:
         """Bring results to the caller, whose variables come back first."""
         values = [np.array(read(m, lanes)) for read, _ in self.results]
         if self.saves is not None:
             m.state(_Saved).restore(m, lanes, self.saves, depth)
+        if self.allocates:
+            m.state(Stack).leave(lanes, depth)
         for value, (_, write) in zip(values, self.results, strict=True):
             write(m, lanes, value)
 
@@ -110,6 +118,9 @@ def prepare_call(ops: Operands) -> Control:
     if not isinstance(results, Group):
         raise AssertionError("results of a call are a group")
     if isinstance(target, Symbol):
+        provided = RUNTIME.get(target.name)
+        if provided is not None and target.name not in ops.layout.starts:
+            return _provided(ops, provided, results, arguments)
         function = _named(ops, target.name)
         return _direct(_Site(ops, function, results, arguments))
     by_start = {
@@ -146,6 +157,47 @@ def _direct(site: _Site) -> Control:
     return execute
 
 
+def _provided(ops: Operands, called: Provided, results: Group, arguments: Group) -> Control:
+    """Call a function of the device runtime, which the emulator itself provides."""
+    given = (len(arguments.elements), len(results.elements))
+    if given != (len(called.argument_bytes), len(called.result_bytes)):
+        raise ops.refuse("it does not take and give as many values as the runtime's function")
+    reads = [
+        _argument(ops, actual, size)
+        for actual, size in zip(arguments.elements, called.argument_bytes, strict=True)
+    ]
+    writes: list[Write] = []
+    for actual, size in zip(results.elements, called.result_bytes, strict=True):
+        slot, bits = _slot(ops, actual), f"b{8 * size}"
+        writes.append(ops.destination(actual, bits) if slot is None else _put(slot, bits))
+
+    def execute(m: Machine, lanes: Lanes) -> None:
+        values = [read(m, lanes) for read in reads]
+        result = called.execute(m, lanes, *values)
+        for write in writes:
+            write(m, lanes, result)
+
+    return execute
+
+
+def _argument(ops: Operands, actual: Operand, size: int) -> Read:
+    """Read an argument of a function of the runtime, which must be defined."""
+    slot, bits = _slot(ops, actual), f"b{8 * size}"
+    if slot is None:
+        read = ops.source(actual, bits)
+        ops.sensitive += ops.registers(actual)
+        return lambda m, lanes: np.broadcast_to(read(m, lanes), lanes.n)
+    load = _load(slot, bits)
+
+    def defined(m: Machine, lanes: Lanes) -> Any:
+        known: Array = m.memory.local.defined[lanes.sel, slot : slot + size].all(axis=1)
+        if not all_of(known):
+            raise undefined_argument(m, lanes, np.logical_not(known))
+        return load(m, lanes)
+
+    return defined
+
+
 def _named(ops: Operands, name: str) -> Function:
     for function in ops.layout.functions:
         if function.name == name:
@@ -170,12 +222,15 @@ class _Site:
         moves = tuple(_result(ops, function, formal, actual) for formal, actual in pairs)
         again = (ops.function.name, function.name) in ops.layout.recursive_calls
         self.saves = ops.function if again else None
-        self.frame = Frame(ops.site.pc + 1, moves, self.saves)
+        self.allocates = ops.layout.stack_start is not None
+        self.frame = Frame(ops.site.pc + 1, moves, self.saves, self.allocates)
 
     def enter(self, m: Machine, lanes: Lanes) -> None:
         """Copy the arguments and jump."""
         if self.saves is not None:
             m.state(_Saved).save(m, lanes, self.saves, len(m.group.stack) + 1)
+        if self.allocates:
+            m.state(Stack).enter(lanes, len(m.group.stack) + 1)
         for copy in self.copies:
             copy(m, lanes)
         m.jump(lanes, self.start, (*m.group.stack, self.frame))

@@ -13,8 +13,9 @@ from astdsl.emulator.clocks import scope_number
 from astdsl.emulator.deadlock import Polls
 from astdsl.emulator.isa import Execute, executes
 from astdsl.emulator.lanes import Lanes
+from astdsl.emulator.layout import size_bytes
 from astdsl.emulator.ledger import Strength
-from astdsl.emulator.memory import WINDOW_SHIFT, WINDOWS
+from astdsl.emulator.memory import RANK_SHIFT, WINDOW_SHIFT, WINDOWS
 from astdsl.emulator.native.shared import SharedMove, plain_access
 from astdsl.emulator.operands import is_sink
 from astdsl.emulator.scalars import UNSIGNED, one_a_lane
@@ -334,12 +335,35 @@ def prepare_cvta(ops: Operands) -> Execute:
 
 @executes("isspacep")
 def prepare_isspacep(ops: Operands) -> Execute:
-    """`isspacep.space p, a`: whether a generic address lies in the window of a space."""
-    space = ops.modifiers[0].partition("::")[0]
+    """`isspacep.space p, a`: whether a generic address lies in a space (PTX ISA 9.7.9.19).
+
+    Kernel parameters are global, constants are not; `.shared` is that of the own block.
+    """
+    space, _, part = ops.modifiers[0].partition("::")
+    if space not in SPACES:
+        raise ops.refuse(f"`.{space}` is not a space of `isspacep`")
     read, write = ops.source(ops.args[1], "u64"), ops.destination(ops.args[0], "pred")
-    number = np.uint64(WINDOWS.get(space, 0) >> WINDOW_SHIFT)
+    windows = (0, WINDOWS["param"]) if space == "global" else (WINDOWS.get(space, 0),)
+    numbers = [np.uint64(window >> WINDOW_SHIFT) for window in windows]
 
     def execute(m: Machine, lanes: Lanes) -> None:
-        write(m, lanes, (read(m, lanes) >> np.uint64(WINDOW_SHIFT)) == number)
+        addresses = read(m, lanes)
+        inside = np.isin(addresses >> np.uint64(WINDOW_SHIFT), numbers)
+        if space == "shared" and part != "cluster" and m.launch.cluster_size > 1:
+            ranks = addresses >> np.uint64(RANK_SHIFT) & np.uint64(0xFF)
+            inside &= ranks == np.asarray(m.special["%cluster_ctarank"])[lanes.sel]
+        elif space in ("const", "global"):
+            inside &= _constant(m, addresses) == (space == "const")
+        write(m, lanes, inside)
 
     return execute
+
+
+def _constant(m: Machine, addresses: Array) -> Array:
+    """Say which generic addresses are those of constant variables."""
+    found = np.zeros(np.shape(addresses), np.bool_)
+    places = zip(m.program.layout.variables, m.memory.variable_addresses, strict=True)
+    for variable, start in places:
+        if variable.space == "const":
+            found |= (addresses >= start) & (addresses < start + size_bytes(variable))
+    return found
