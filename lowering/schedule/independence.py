@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import combinations_with_replacement
+from typing import TypeAlias
 
 from astdsl.errors import ParallelConflict
 from astdsl.ir import ops
@@ -121,17 +122,40 @@ class _Analysis:
         return only[0] is not None and only[0] == only[1]
 
     def _only_step(self, axis: int, window: ops.Window) -> Form | None:
-        """Return the one value of the index at which a guard lets the access happen."""
-        index = self.pipeline.body.args[axis]
-        for condition in self.guards[window]:
+        """Return the index less the one value at which a guard lets the access happen."""
+        conditions = list(self.guards[window])
+        while conditions:
+            condition, holds = conditions.pop()
             maker = self.forms.makers.get(condition)
-            if isinstance(maker, ops.Compare) and maker.predicate == "eq":
-                apart = self.forms[maker.x] - self.forms[maker.y]
-                if apart.coefficient(index) in (1, -1) and not apart.values() & self.inside - {
-                    index
-                }:
-                    return apart if apart.coefficient(index) == 1 else apart.scaled(-1)
+            if isinstance(maker, ops.Invert):
+                conditions.append((maker.x, not holds))
+            elif isinstance(maker, ops.BitAnd if holds else ops.BitOr):
+                conditions += [(operand, holds) for operand in maker.operands]
+            elif isinstance(maker, ops.Compare):
+                predicate = maker.predicate if holds else _NEGATED[maker.predicate]
+                apart = self._from_only(axis, predicate, self.forms[maker.x] - self.forms[maker.y])
+                if apart is not None:
+                    return apart
         return None
+
+    def _from_only(self, axis: int, predicate: str, apart: Form) -> Form | None:
+        """Return `index - value` if `apart` compares so with 0 for this one value alone."""
+        op, forms = self.pipeline, self.forms
+        index, low = Form.unknown(op.body.args[axis]), forms[op.lows[axis]]
+        sign = apart.coefficient(op.body.args[axis])
+        if sign not in (1, -1) or apart.values() & self.inside - index.values():
+            return None
+        if sign == -1:
+            apart, predicate = apart.scaled(-1), _MIRRORED[predicate]
+        if predicate == "eq":
+            return apart
+        # At most the first index, or at least the last one.
+        last = forms[op.highs[axis]] - Form(forms[op.steps[axis]].constant)
+        ends = {"le": (low, 0), "lt": (low, 1), "ge": (last, 0), "gt": (last, -1)}
+        if predicate not in ends or forms[op.steps[axis]] != Form(1):
+            return None
+        end, strict = ends[predicate]
+        return index - end if apart + Form(strict) == index - end else None
 
     def proved_conflict(self, axis: int) -> ops.Window | None:
         """Return a store that every step does, to a window that no index of the axis moves.
@@ -172,15 +196,22 @@ def _runs_alike(value: Value, low: Form, high: Form, step: Form) -> bool:
     return low.is_constant and count is not None and count.is_constant and count.constant > 0
 
 
-def _guards(block: Block, conditions: tuple[Value, ...]) -> Iterator[tuple[Op, tuple[Value, ...]]]:
-    """Yield each operation with the conditions that are true where it runs."""
+_Guards: TypeAlias = tuple[tuple[Value, bool], ...]
+
+
+def _guards(block: Block, conditions: _Guards) -> Iterator[tuple[Op, _Guards]]:
+    """Yield each operation with the conditions around it, and whether they hold where it runs."""
     for op in block.ops:
         yield op, conditions
         for region in op.regions:
             inner = conditions
-            if isinstance(op, ops.If) and region is op.then:
-                inner = (*conditions, op.condition)
+            if isinstance(op, ops.If):
+                inner = (*conditions, (op.condition, region is op.then))
             yield from _guards(region, inner)
+
+
+_NEGATED = {"eq": "ne", "ne": "eq", "lt": "ge", "ge": "lt", "gt": "le", "le": "gt"}
+_MIRRORED = {"eq": "eq", "ne": "ne", "lt": "gt", "ge": "le", "gt": "lt", "le": "ge"}
 
 
 @dataclass(frozen=True, slots=True)

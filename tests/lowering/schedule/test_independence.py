@@ -85,6 +85,43 @@ def test_a_guard_that_holds_in_one_step_counts() -> None:
 
 
 @kernel
+def guarded_first(x: In[f32, "M N"], o: Out[f32, "M"], p: Out[f32, "M N"], *, first):
+    M, N = x.shape
+    with pipeline(cdiv(M, 16), cdiv(N, 16)) as (i, j):
+        p[tile(i, 16), tile(j, 16)] = x[tile(i, 16), tile(j, 16)]
+        if first(j, cdiv(N, 16), i):
+            o[tile(i, 16)] = x[tile(i, 16), 0]
+
+
+@pytest.mark.parametrize(
+    "first",
+    [
+        lambda j, n, i: not j,
+        lambda j, n, i: j < 1,
+        lambda j, n, i: j <= 0,
+        lambda j, n, i: not j > 0,
+        lambda j, n, i: not (j > 0 or i > 9),
+        lambda j, n, i: i < 5 and j == 0,
+        lambda j, n, i: -1 < j < 1,
+        lambda j, n, i: j == n - 1,
+        lambda j, n, i: j >= n - 1,
+        lambda j, n, i: n - j < 2,
+        lambda j, n, i: j + 1 == n,
+    ],
+)
+def test_a_guard_that_holds_in_the_first_or_last_step_counts(first) -> None:
+    assert inner_loops(guarded_first.lower(SHAPE, first=first)) == 0
+    x = np.arange(40 * 36, dtype=np.float32).reshape(40, 36)
+    o, _ = agree(guarded_first, lambda: (x,), targets=("sm_90a",), emulate=False, first=first)
+    assert np.array_equal(o, x[:, 0])
+
+
+@pytest.mark.parametrize("first", [lambda j, n, i: j < 2, lambda j, n, i: j >= 0])
+def test_a_guard_that_holds_in_more_steps_does_not(first) -> None:
+    assert inner_loops(guarded_first.lower(SHAPE, first=first)) == 1
+
+
+@kernel
 def overwritten(x: In[f32, "M N"], o: Out[f32, "M"]):
     M, N = x.shape
     acc = zeros((16,), f32)
