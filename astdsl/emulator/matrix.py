@@ -106,21 +106,22 @@ def widen(raw: Array, name: str) -> Array:
     raise AssertionError(f"no matrix operand type {name}")
 
 
-def multiply(a: Array, b: Array) -> Array:
-    """Return A B^T for every block: [n, m, k] x [n, columns, k] -> [n, m, columns].
+def multiply(a: Array, b: Array, out: Array | None = None) -> Array:
+    """Return A B^T for every block: [n, m, k] x [n, columns, k] -> [n, m, columns], `out` if given.
 
     In tiles that a BLAS does in one thread: its threads wait for each other in a loop, which costs
     a hundred times the product on a machine that has other work.
     """
     n, m, k = a.shape
     rows, columns = _tile(m, b.shape[1], k)
-    product = np.empty((n, m // rows, rows, b.shape[1] // columns, columns), a.dtype)
+    product = np.empty((n, m, b.shape[1]), a.dtype) if out is None else out
+    tiles = product.reshape(n, m // rows, rows, b.shape[1] // columns, columns)
     np.matmul(
         a.reshape(n, m // rows, 1, rows, k),
         b.reshape(n, 1, b.shape[1] // columns, columns, k).transpose(0, 1, 2, 4, 3),
-        out=product.transpose(0, 1, 3, 2, 4),
+        out=tiles.transpose(0, 1, 3, 2, 4),
     )
-    return product.reshape(n, m, b.shape[1])
+    return product
 
 
 @lru_cache(maxsize=64)

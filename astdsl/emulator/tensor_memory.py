@@ -93,7 +93,7 @@ class TensorMemory:
         `together` neighbouring blocks take the same columns.
         """
         runs = self.allocated.reshape(-1, together, TMEM_COLUMNS // columns, columns)
-        free: BoolArray = ~runs.any(axis=(1, 3))
+        free = ~np.asarray(runs.any(axis=(1, 3)), np.bool_)
         first = np.where(free.any(axis=1), np.argmax(free, axis=1) * columns, -1)
         return np.repeat(first, together)
 

@@ -8,6 +8,7 @@ Source: PTX ISA 9.7.16.10 "tcgen05.mma", 9.7.16.9 "tcgen05.cp", 9.7.16.10.5 "Dat
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import lru_cache
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -49,10 +50,16 @@ def tensor_memory(m: Machine) -> TensorMemory:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TensorTile:
-    """An operand in tensor memory: lanes of its rows, and its columns."""
+    """An operand in tensor memory: lanes of its rows, their groups of 16, and its columns."""
 
     lanes: Array
+    groups: Array
     columns: slice
+
+    @classmethod
+    def of(cls, lanes: Array, columns: slice) -> TensorTile:
+        """Make the tile of some lanes and columns."""
+        return cls(lanes, np.unique(lanes // GROUP_LANES), columns)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +82,7 @@ class ScaleTile:
     def tile(self) -> TensorTile:
         """Return the cells that hold the scales."""
         n_columns = -(-self.rows // (32 * self.halves))
-        return TensorTile(np.arange(128), slice(self.column, self.column + n_columns))
+        return TensorTile.of(np.arange(128), slice(self.column, self.column + n_columns))
 
     def read(self, data: Array, blocks: Array, name: str) -> Array:
         """Return the scales, [blocks, rows, count]; raises `FormatError` for unequal copies."""
@@ -109,23 +116,26 @@ class OpenProduct:
         self.product: TensorProduct | None = None
 
 
+@lru_cache(maxsize=64)
 def tile_at(address: int, rows: int, columns: int) -> TensorTile:
     """Return the cells of `rows` rows at an address; raises `FormatError` for a wrong lane."""
     first = address & COLUMN_MASK
-    return TensorTile(accumulator_lanes(rows, address >> LANE_SHIFT), slice(first, first + columns))
+    lanes = accumulator_lanes(rows, address >> LANE_SHIFT)
+    return TensorTile.of(lanes, slice(first, first + columns))
 
 
+@lru_cache(maxsize=64)
 def pair_tile_at(address: int, rows: int, columns: int) -> TensorTile:
     """Return the cells of the rows that one block of a pair holds, from lane 0 on."""
     first = address & COLUMN_MASK
     if address >> LANE_SHIFT:
         raise FormatError(f"a tile of a pair begins in lane 0, not {address >> LANE_SHIFT}")
-    return TensorTile(np.arange(rows), slice(first, first + columns))
+    return TensorTile.of(np.arange(rows), slice(first, first + columns))
 
 
 def cells_of(blocks: Array, tile: TensorTile) -> Cells:
     """Return the rectangle of tensor memory that a tile touches in each block."""
-    return blocks, np.unique(tile.lanes // GROUP_LANES), tile.columns
+    return blocks, tile.groups, tile.columns
 
 
 @dataclass(slots=True, eq=False)
@@ -209,8 +219,35 @@ class TensorProduct:
         memory.begin(self.operation, cells, self.lanes, writes=False)
 
     def _perform(self) -> None:
-        d, memory = self.descriptor, tensor_memory(self.m)
-        product = multiply(self._scaled(self._a_values(), 0), self._scaled(self._b_values(), 1))
+        memory = tensor_memory(self.m)
+        a, b = self._scaled(self._a_values(), 0), self._scaled(self._b_values(), 1)
+        cells = self._plain_cells(memory)
+        if cells is None:
+            self._accumulate(memory, multiply(a, b))
+        elif any_of(self.keeps):
+            np.add(cells, multiply(a, b), out=cells)
+        else:
+            multiply(a, b, out=cells)
+        memory.end(self.operation)
+        if self.m.guard is not None:
+            self.m.guard.end(self.operation)
+
+    def _plain_cells(self, memory: TensorMemory) -> Array | None:
+        """Return D as float32, if products as they are go to all of its rows, or are added."""
+        d = self.descriptor
+        blocks, _, columns = self._index(self.d_tile)
+        if d.d_type != "f32" or d.negate_a != d.negate_b or self.shift or not self._is_whole:
+            return None
+        if self.disabled is not None or not isinstance(blocks, slice):
+            return None
+        if any_of(self.keeps) and not all_of(self.keeps):
+            return None
+        cells: Array = memory.data[:, :, columns].view(np.float32)
+        return cells
+
+    def _accumulate(self, memory: TensorMemory, product: Array) -> None:
+        """Put a product into D, or add it to what D holds, block by block."""
+        d = self.descriptor
         if d.negate_a != d.negate_b:
             product = -product
         if not self._is_whole:
@@ -220,25 +257,13 @@ class TensorProduct:
         dtype = _ACCUMULATORS[d.d_type]
         where = self._index(self.d_tile)
         cells = memory.data[where]
-        if (
-            d.d_type == "f32"
-            and not self.shift
-            and self.disabled is None
-            and isinstance(where[0], slice)
-            and all_of(self.keeps)
-        ):
-            np.add(cells.view(dtype), product, out=cells.view(dtype))
-        else:
-            old = self._old(cells, dtype) if any_of(self.keeps) else None
-            new = accumulate(old, product, dtype, d.saturate)
-            # 16-bit results are not packed: one in the low half of each cell.
-            raw = new.view(f"u{dtype.itemsize}")
-            if self.disabled is not None:
-                raw = np.where(self.disabled[:, self.d_tile.lanes, None], cells, raw)
-            memory.data[where] = raw
-        memory.end(self.operation)
-        if self.m.guard is not None:
-            self.m.guard.end(self.operation)
+        old = self._old(cells, dtype) if any_of(self.keeps) else None
+        new = accumulate(old, product, dtype, d.saturate)
+        # 16-bit results are not packed: one in the low half of each cell.
+        raw = new.view(f"u{dtype.itemsize}")
+        if self.disabled is not None:
+            raw = np.where(self.disabled[:, self.d_tile.lanes, None], cells, raw)
+        memory.data[where] = raw
 
     def _index(self, tile: TensorTile) -> tuple[Any, Any, slice]:
         """Return the index of a tile's cells: slices, which copy faster, where they are all."""

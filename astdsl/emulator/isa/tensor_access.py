@@ -84,13 +84,16 @@ class _Access:
         base = np.broadcast_to(self._address(m, lanes), lanes.n)
         thread = m.thread_of[lanes.sel]
         blocks = m.block_of[lanes.sel]
-        place = _Located(self, blocks, base >> LANE_SHIFT, base & COLUMN_MASK, thread)
-        wrong = place.lane // WARP_THREADS != thread // WARP_THREADS % 4
+        lane, column = base >> LANE_SHIFT, base & COLUMN_MASK
+        first = int(column[0])
+        one = first if all_of(column == first) else None
+        place = _Located(self, blocks, lane, column, thread, one)
+        wrong = lane >> 5 != thread >> 5 & 3
         if any_of(wrong):
             at = int(np.argmax(wrong))
             raise m.fault(
                 "E274", f"warp {int(thread[at]) // WARP_THREADS} accesses lane "
-                f"{int(place.lane[at])} of tensor memory; a warp reaches only the 32 lanes of its "
+                f"{int(lane[at])} of tensor memory; a warp reaches only the 32 lanes of its "
                 "place in its warpgroup",
                 int(lanes.index[at]),
             )  # fmt: skip
@@ -98,10 +101,9 @@ class _Access:
         return place
 
     def _require_allocated(self, m: Machine, lanes: Lanes, place: _Located) -> None:
-        first = int(place.column[0])
-        if is_whole(m, lanes, 1) and all_of(place.column == first):
+        if place.one is not None and is_whole(m, lanes, 1):
             # All blocks access the same columns.
-            parts = [(first, np.arange(m.n_blocks), 0)]
+            parts = [(place.one, np.arange(m.n_blocks), 0)]
         else:
             masks = {int(first): place.column == first for first in np.unique(place.column)}
             parts = [
@@ -116,13 +118,14 @@ class _Access:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Located:
-    """Blocks, first lanes and first columns of the threads of one access."""
+    """Blocks, first lanes and first columns of the threads of one access; `one` is of all."""
 
     access: _Access
     rows: Array
     lane: Array
     column: Array
     thread: Array
+    one: int | None
 
     def leaders(self, lanes: Lanes) -> Array:
         """Return the first lane of each warp."""
@@ -142,12 +145,11 @@ class _Located:
 
     def region(self, m: Machine) -> Where | None:
         """Return the same as slices, if the warps of a warpgroup touch all lanes of all blocks."""
-        first = int(self.column[0])
         if not self.access.is_row or len(self.thread) != m.n_blocks * TMEM_LANES:
             return None
-        if any_of(self.column != first) or any_of(self.lane & (WARP_THREADS - 1)):
+        if self.one is None or any_of(self.lane & (WARP_THREADS - 1)):
             return None
-        return slice(None), slice(None), slice(first, first + self.access.n_columns)
+        return slice(None), slice(None), slice(self.one, self.one + self.access.n_columns)
 
     def cells(self) -> Where:
         """Return (block, lane, column) of every register of every thread."""
@@ -160,29 +162,26 @@ class _Located:
         """Return the columns accessed, if four warps of every block access the same whole ones."""
         if not self.access.is_row or len(self.thread) != data.shape[0] * TMEM_LANES:
             return None
-        first = int(self.column[0])
         lane = self.lane + (self.thread & (WARP_THREADS - 1))
         order = lane * data.shape[0] + self.rows
-        if any_of(self.column != first) or any_of(order != np.arange(len(order))):
+        if self.one is None or any_of(order != np.arange(len(order))):
             return None
-        return slice(first, first + self.access.n_columns)
+        return slice(self.one, self.one + self.access.n_columns)
 
     def _row_cells(self, data: Array) -> tuple[Array, tuple[Any, slice]] | None:
         """Return tensor memory as rows of columns and the part accessed, if it is whole rows."""
-        first = int(self.column[0])
-        if not self.access.is_row or any_of(self.column != first):
+        if not self.access.is_row or self.one is None:
             return None
         lane = self.rows * TMEM_LANES + self.lane + (self.thread & (WARP_THREADS - 1))
-        columns = slice(first, first + self.access.n_columns)
+        columns = slice(self.one, self.one + self.access.n_columns)
         return data.reshape(-1, data.shape[-1]), (lane, columns)
 
     def row_addresses(self, data: Array) -> Array | None:
         """Return where each thread's cells lie, if they are neighbours from one column on."""
-        first = int(self.column[0])
-        if not self.access.is_row or any_of(self.column != first):
+        if not self.access.is_row or self.one is None:
             return None
         lane = self.rows * TMEM_LANES + self.lane + (self.thread & (WARP_THREADS - 1))
-        cell = lane * data.shape[-1] + first
+        cell = lane * data.shape[-1] + self.one
         addresses: Array = data.ctypes.data + cell * data.itemsize
         return addresses
 
@@ -384,7 +383,7 @@ def _issue_copy(m: Machine, spread: Spread, address: int, bits: Array, move: _Co
         text = f"rows of tcgen05.cp for {move.part_rows} lanes of each partition begin in lane "
         raise m.fault("E281", f"{text}{first_lane}", lane)
     columns = slice(first, first + n_columns)
-    tile = TensorTile(np.arange(128), columns)
+    tile = TensorTile.of(np.arange(128), columns)
     memory.require_allocated(rows, columns, lane, "tcgen05.cp")
     index = source.index(m, rows)
 

@@ -90,15 +90,17 @@ class _Mma:
 
     def execute(self, m: Machine, lanes: Lanes) -> None:
         """Issue one product for each thread, those of all blocks that agree together."""
-        d = one_a_lane(self._d(m, lanes), lanes.n).astype(np.int64)
-        bits = one_a_lane(self._descriptor(m, lanes), lanes.n).astype(np.int64)
-        threads, rest = m.thread_of[lanes.sel], np.ones(lanes.n, np.bool_)
-        while any_of(rest):
-            at = int(np.argmax(rest))
-            same = (d == d[at]) & (bits == bits[at]) & (threads == threads[at])
-            some = lanes if all_of(same) else lanes.where(same)
-            self._issue(m, some, int(d[at]), int(bits[at]))
-            rest &= ~same
+        d = one_a_lane(self._d(m, lanes), lanes.n)
+        bits = one_a_lane(self._descriptor(m, lanes), lanes.n)
+        threads, rest = m.thread_of[lanes.sel], lanes
+        while rest.n:
+            same = (d == d[0]) & (bits == bits[0]) & (threads == threads[0])
+            if all_of(same):
+                self._issue(m, rest, int(d[0]), int(bits[0]))
+                return
+            self._issue(m, rest.where(same), int(d[0]), int(bits[0]))
+            others = ~same
+            rest, d, bits, threads = rest.where(others), d[others], bits[others], threads[others]
 
     def _issue(self, m: Machine, issuers: Lanes, d_address: int, bits: int) -> None:
         state, keeps = m.state(OpenProduct), self._keeps(m, issuers)
