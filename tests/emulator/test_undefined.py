@@ -34,6 +34,10 @@ USES = {
     "a shuffle": "shfl.sync.idx.b32 %r1, %r0, 0, 31, -1; st.global.b32 [%d0], %r1;",
     "a copy in shared memory": "st.shared.b32 [sh+4], %r0; ld.shared.b32 %r1, [sh+4];"
     "st.global.b32 [%d0], %r1;",
+    "what no operand decides": "setp.eq.s32 %p0, %r0, 0; setp.eq.u32 %p1, 1, 1;"
+    "and.pred %p2, %p0, %p1; @%p2 bra L; mov.b32 %r1, 0; L:",
+    "bits that are kept": "and.b32 %r1, %r0, 8; st.global.b32 [%d0], %r1;",
+    "two of them": "and.b32 %r1, %r0, %r0; st.global.b32 [%d0], %r1;",
     "half of a vector": "mov.b64 %d1, {%r0, 7}; mov.b64 {%r1, %r2}, %d1; st.global.b32 [%d0], %r1;",
 }
 
@@ -48,6 +52,10 @@ HARMLESS = {
     "overwritten": "mov.b32 %r0, 5; st.global.b32 [%d0], %r0;",
     "not selected": "setp.ne.s32 %p0, 0, 0; selp.b32 %r1, %r0, 3, %p0; st.global.b32 [%d0], %r1;",
     "written first": "bar.sync 0; st.shared.b32 [sh], 3; bar.sync 0; ld.shared.b32 %r0, [sh];"
+    "st.global.b32 [%d0], %r0;",
+    "absent from what another operand decides": "setp.eq.s32 %p0, %r0, 0; setp.eq.u32 %p1, 0, 1;"
+    "and.pred %p2, %p0, %p1; not.pred %p3, %p1; or.pred %p4, %p3, %p0; and.pred %p5, %p4, %p2;"
+    "selp.b32 %r1, 3, 4, %p5; and.b32 %r0, %r0, 0; or.b32 %r0, %r0, %r1;"
     "st.global.b32 [%d0], %r0;",
     "in a lane that is masked": "mov.u32 %r2, %tid.x; setp.gt.u32 %p0, %r2, 99;"
     "@%p0 st.global.b32 [%d0], %r0;",

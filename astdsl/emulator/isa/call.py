@@ -190,7 +190,7 @@ def _argument(ops: Operands, actual: Operand, size: int) -> Read:
     load = _load(slot, bits)
 
     def defined(m: Machine, lanes: Lanes) -> Any:
-        known: Array = m.memory.local.defined[lanes.sel, slot : slot + size].all(axis=1)
+        known = np.asarray(m.memory.local.defined[lanes.sel, slot : slot + size].all(axis=1))
         if not all_of(known):
             raise undefined_argument(m, lanes, np.logical_not(known))
         return load(m, lanes)

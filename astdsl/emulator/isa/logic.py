@@ -22,15 +22,56 @@ if TYPE_CHECKING:
     from astdsl.emulator.lanes import Lanes
     from astdsl.emulator.machine import Machine
     from astdsl.emulator.operands import Operands
+    from astdsl.emulator.scalars import Array
 
-_BITWISE = {"and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor}
+# With which value of one operand the other does not matter.
+_ABSORBS = {"and": lambda a: a == 0, "or": lambda a: ~a == 0}
+_BITWISE = {"and": np.bitwise_and, "or": np.bitwise_or}
 
 
-@executes(*_BITWISE)
-def prepare_bitwise(ops: Operands) -> Execute:
-    """`{and,or,xor}.type d, a, b`."""
+@executes("xor")
+def prepare_xor(ops: Operands) -> Execute:
+    """`xor.type d, a, b`."""
     ops.allow()
-    return ufunc_step(ops, _BITWISE[ops.instruction.opcode.split(".")[0]], ops.last_type().name, 2)
+    return ufunc_step(ops, np.bitwise_xor, ops.last_type().name, 2)
+
+
+@executes(*_BITWISE, tracks=True)
+def prepare_bitwise(ops: Operands) -> Execute:
+    """`{and,or}.type d, a, b`: an operand that decides alone lets the other be undefined.
+
+    nvcc compares what lies behind the end, and asks in the same expression whether it is there.
+    """
+    ops.allow()
+    name, kind = ops.instruction.opcode.split(".")[0], ops.last_type().name
+    step = ufunc_step(ops, _BITWISE[name], kind, 2)
+    absorbs = _ABSORBS[name]
+    first, second = (ops.source(arg, kind) for arg in ops.args[1:3])
+    places = [ops.registers(arg) for arg in ops.args[1:3]]
+    to = None if is_sink(ops.args[0]) else ops.place(ops.args[0])
+
+    def execute(m: Machine, lanes: Lanes) -> None:
+        if to is None or not m.undefined:
+            step(m, lanes)
+            return
+        masks = [undefined_mask(m, lanes, each) for each in places]
+        found = None
+        if any(mask is not None for mask in masks):
+            decided = [absorbs(first(m, lanes)), absorbs(second(m, lanes))]
+            found = _undecided(masks, decided)
+        step(m, lanes)
+        mark(m, to, lanes, found)
+
+    return execute
+
+
+def _undecided(masks: list[Array | None], decided: list[Any]) -> Array:
+    """Return where undefined results come from: what is undefined, unless the other decides."""
+    nothing = np.uint32(0)
+    first, second = (nothing if mask is None else mask for mask in masks)
+    by_first = np.where((second == 0) & decided[1], nothing, first)
+    by_second = np.where((first == 0) & decided[0], nothing, second)
+    return np.maximum(*np.broadcast_arrays(by_first, by_second))
 
 
 @executes("not")
