@@ -26,6 +26,7 @@ from astdsl.lowering.schedule.build import Maker
 from astdsl.lowering.schedule.copies_out import slots_of, tile_bytes
 from astdsl.lowering.schedule.independence import Index, index_of
 from astdsl.lowering.schedule.reach import runs_of
+from astdsl.lowering.schedule.signs import Signs
 from astdsl.lowering.target import Target
 from astdsl.lowering.windows import Forms
 
@@ -80,6 +81,7 @@ class BlockScheduler:
     def __init__(self, launch: ops.Launch, target: Target) -> None:
         self.target = target
         self.forms = Forms(launch.body)
+        self.signs = Signs(launch.body, self.forms)
         self.values: dict[Value, Value] = {}
         self.slots: dict[Value, Slot] = {}
         self.accumulators: dict[Value, Value] = {}

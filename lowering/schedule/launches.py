@@ -250,12 +250,16 @@ def _ordered_positions(
     block: Value,
     mapping: dict[Value, Value],
 ) -> list[Value]:
-    """Write a block's position along each axis as the author's order gives it."""
+    """Write a block's position along each axis as the author's order gives it.
+
+    That no position is negative is the author's word; here it is said so that it can be seen.
+    """
     (order,) = pipeline.order
     counts = [_count(maker, pipeline, axis, mapping) for axis in axes]
     values = mapping | dict(zip(order.args, (block, *counts), strict=True))
     _copy(order.ops[:-1], maker, values)
-    return [values.get(v, v) for v in yielded(order)]
+    zero = maker.number(0)
+    return [maker.maximum(values.get(v, v), zero) for v in yielded(order)]
 
 
 def _refuse_order(pipeline: ops.Pipeline, spread: Sequence[bool]) -> NoReturn:
