@@ -236,11 +236,18 @@ class Mbarriers:
             return 0, 0
         return min(self._column), max(self._column) + BARRIER_BYTES
 
+    def _column_of_all(self, offsets: Index) -> Index | None:
+        """Return the column of every offset, if all are of one barrier."""
+        column = self._column.get(int(offsets[0]))
+        if column is None or not all_of(offsets == offsets[0]):
+            return None
+        return np.full(len(offsets), column, np.int64)
+
     def _columns(self, offsets: Index, create: bool = False) -> Index:
         """Return the column of every offset, -1 where there has never been a barrier."""
-        first = int(offsets[0])
-        if first in self._column and all_of(offsets == first):
-            return np.full(len(offsets), self._column[first], np.int64)
+        found = self._column_of_all(offsets)
+        if found is not None:
+            return found
         distinct, inverse = np.unique(offsets, return_inverse=True)
         known = [self._column.get(int(o), -1) for o in distinct]
         if create and -1 in known:
@@ -259,9 +266,14 @@ class Mbarriers:
         return column
 
     def _find(self, blocks: Index, offsets: Index) -> tuple[Index, Index]:
-        _check_aligned(offsets)
-        columns = self._columns(offsets)
-        live = (columns >= 0) & self._live[blocks, columns] if self._column else columns >= 0
+        # Mostly one offset, of a barrier, which is aligned.
+        columns = self._column_of_all(offsets)
+        if columns is None:
+            _check_aligned(offsets)
+            columns = self._columns(offsets)
+            live = (columns >= 0) & self._live[blocks, columns] if self._column else columns >= 0
+        else:
+            live = self._live[blocks, columns]
         _fault_where(
             ~live,
             lambda i: f"there is no initialised mbarrier at shared {offsets[i]:#x}", "E243",
@@ -339,7 +351,10 @@ class Mbarriers:
             self.version += 1
 
     def _note(self, where: tuple[Index, Index], complete: NDArray[np.bool_]) -> NDArray[np.bool_]:
-        self._seen[where[0][complete], where[1][complete]] = True
+        if all_of(complete):
+            self._seen[where] = True
+        elif any_of(complete):
+            self._seen[where[0][complete], where[1][complete]] = True
         return complete
 
 

@@ -48,6 +48,11 @@ def check_span(m: Machine, lanes: Lanes, span: Span, offsets: Array) -> None:
     if not offsets.size:
         return
     width = span.width
+    # No offset is more than all bits of any; one of them is negative if one is.
+    bits = int(np.bitwise_or.reduce(offsets))
+    unaligned = span.aligned and bits & (width - 1)
+    if 0 <= bits <= span.size_bytes - width and not unaligned:
+        return
     low, high = int(offsets.min()), int(offsets.max())
     if low < 0 or high + width > span.size_bytes:
         bad = (offsets < 0) | (offsets + width > span.size_bytes)
@@ -59,7 +64,7 @@ def check_span(m: Machine, lanes: Lanes, span: Span, offsets: Array) -> None:
             f" {span.space} memory",
             lanes.first(bad),
         )
-    if span.aligned and width > 1 and int(np.bitwise_or.reduce(offsets)) & (width - 1):
+    if unaligned:
         raise misaligned(m, lanes, span.space, offsets, width)
 
 

@@ -233,7 +233,7 @@ class _Tester:
             passed = use(m, some, lambda b: b.is_complete(rows, offsets, wanted))
         else:
             passed = use(m, some, lambda b: b.has_passed(rows, offsets, wanted))
-        return passed if some.n == lanes.n else np.tile(passed, lanes.n // some.n)
+        return passed if some.n == lanes.n else passed[m.block_of[lanes.sel]]
 
     def describe(self, m: Machine, lanes: Lanes) -> str:
         """Return what the first of the lanes waits for."""
@@ -339,7 +339,7 @@ def prepare_try_wait(ops: Operands) -> Control:
             learn(m, lanes)
             return lanes
         gives_up = m.asynchronous.may_give_up()
-        waiting = lanes.where(~passed)
+        waiting = lanes.where(~passed) if any_of(passed) else lanes
         if gives_up:
             write(m, waiting, np.False_)
             tester.note(m, question, ~passed)

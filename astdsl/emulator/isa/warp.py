@@ -400,6 +400,10 @@ def prepare_elect(ops: Operands) -> Control:
     write_leader = ops.destination(results[1], "pred")
 
     def body(m: Machine, lanes: Lanes, warps: Warps) -> None:
+        if warps.whole:
+            write(m, lanes, np.uint32(0))
+            write_leader(m, lanes, m.thread_of[lanes.sel] & (WARP_THREADS - 1) == 0)
+            return
         leader = np.argmax(warps.here, axis=1)[:, None]
         write(m, lanes, warps.gather(leader.astype(np.uint32)))
         write_leader(m, lanes, warps.gather(np.arange(WARP_THREADS) == leader))
