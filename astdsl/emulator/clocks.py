@@ -91,6 +91,9 @@ class Clocks:
         # been seen since, for the next fence.
         self._released: dict[int, Array] = {}
         self._seen: dict[int, Array] = {}
+        # What is known to have come before, though nothing tells of its memory: what a copy waited
+        # for that has completed elsewhere.
+        self._begun: dict[int, Array] = {}
         rows, own = np.arange(m.n_blocks)[:, None], np.arange(self.n_warps)
         self.known[rows, own, self.actors(rows, own)] = _ALWAYS
         self.places: list[int | Issue] = [0]
@@ -221,13 +224,13 @@ class Clocks:
         A fence of one thread and the relaxed access of another, with a barrier between them, are
         taken for the fence of the other (`__threadfence(); __syncthreads(); atomicAdd(...)`).
         """
-        stores = (("released", self._released), ("seen", self._seen))
+        stores = (("released", self._released), ("seen", self._seen), ("begun", self._begun))
         return [(f"{name} {scope}", x) for name, store in stores for scope, x in store.items()]
 
     def relay(self, name: str) -> Array:
         """Return what `relayed` gives by a name."""
         kind, scope = name.split()
-        store = self._released if kind == "released" else self._seen
+        store = {"released": self._released, "seen": self._seen, "begun": self._begun}[kind]
         return store.setdefault(int(scope), np.zeros_like(self.known))
 
     def has_released(self, scope: int) -> bool:
@@ -254,6 +257,10 @@ class BlockClocks(Clocks):
         """Return the block of every lane, and its one actor."""
         blocks = self._m.block_of[lanes.sel]
         return blocks, np.zeros_like(blocks)
+
+
+# What `relayed` calls the knowledge that orders no memory.
+_BEGUN = "begun 0"
 
 
 class Channel:
@@ -313,6 +320,21 @@ class Channel:
         self._reach(np.array([column]))
         found: Array = self._held[rows, column]
         return found
+
+    def begin(self, who: Who, rows: Array, columns: Array) -> None:
+        """Note that copies, which warps begin, end at objects: what waits there comes later.
+
+        That orders no memory: a copy does not release what its thread has done.
+        """
+        self._reach(columns)
+        before = np.maximum(self._clocks.past(who), self._clocks.relay(_BEGUN)[who])
+        held = self._relayed.setdefault(_BEGUN, np.zeros_like(self._held))
+        np.maximum.at(held, (rows, columns), before)
+
+    def before(self, rows: Array, column: int) -> Array:
+        """Return what has come before what was given to one object of some blocks."""
+        known, begun = self.known(rows, column), self._relayed.get(_BEGUN)
+        return known if begun is None else np.maximum(known, begun[rows, column])
 
     def told(self, columns: Array) -> dict[str, Array]:
         """Return what was given to objects of the first row, [objects, actors], and is relayed."""

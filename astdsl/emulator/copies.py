@@ -328,7 +328,7 @@ def issue_load(transfer: Transfer, barrier_rows: Array, barrier_offsets: Array) 
     operation.offsets = frozenset(barrier_offsets.tolist())
     if m.guard is not None:
         m.guard.begin_write(operation, transfer.lanes, chunks)
-        m.guard.require_shown(transfer.lanes, barrier_rows, barrier_offsets)
+        m.guard.count_bytes(transfer.lanes, barrier_rows, barrier_offsets)
     if m.memory.globals.races is not None:
         m.memory.globals.races.copy_in(transfer)
     m.asynchronous.issue(operation)
@@ -360,7 +360,7 @@ def issue_shared(
         m.guard.begin_read(operation, source.lanes, source.chunks())
         begin = m.guard.begin_write if combine is None else m.guard.begin_combine
         begin(operation, target.lanes, target.chunks())
-        m.guard.require_shown(target.lanes, *barrier)
+        m.guard.count_bytes(target.lanes, *barrier)
     m.asynchronous.issue(operation)
 
 
@@ -369,7 +369,7 @@ def issue_values(target: Transfer, values: Array, barrier: tuple[Array, Array]) 
     m, operation = target.m, _signalling(target, barrier, lambda: target.write_shared(values))
     if m.guard is not None:
         m.guard.begin_write(operation, target.lanes, target.chunks())
-        m.guard.require_shown(target.lanes, *barrier)
+        m.guard.count_bytes(target.lanes, *barrier)
     m.asynchronous.issue(operation)
 
 

@@ -21,7 +21,7 @@ from astdsl.emulator.mbarriers import BARRIER_BYTES, mbarriers_of
 from astdsl.emulator.occupancy import CHUNK_BYTES, CHUNK_SHIFT, Index, Occupancy
 from astdsl.emulator.overtaken import Overtaken
 from astdsl.emulator.races import SharedRaces
-from astdsl.emulator.scalars import first_of
+from astdsl.emulator.scalars import any_of, first_of
 from astdsl.emulator.unacquired import Unacquired
 
 if TYPE_CHECKING:
@@ -243,6 +243,13 @@ class SharedGuard:
         """Note that lanes issue an operation together."""
         if self._overtaken is not None:
             self._overtaken.join(lanes)
+
+    def count_bytes(self, lanes: Lanes, rows: Array, offsets: Array) -> None:
+        """Note that lanes issue a copy that counts its bytes off mbarriers later."""
+        self.require_shown(lanes, rows, offsets)
+        if self._overtaken is not None and any_of(rows != self._m.block_of[lanes.sel]):
+            who, columns = self.clocks.warps(lanes), self._barriers.columns(offsets)
+            self._ledgers[0].mbarriers.begin(who, rows, columns)
 
     def announce(self, lanes: Lanes, rows: Array, offsets: Array) -> None:
         """Note that lanes let an operation arrive at mbarriers later."""

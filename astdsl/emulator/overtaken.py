@@ -3,7 +3,7 @@
 A wait tells phases apart by their parity alone: who still waits for a phase when the next one is
 complete waits for the one after that, for ever if it does not come.  Invariant: a phase is
 reported only if none of those who arrived in it knows that a warp has seen the phase before it
-complete.
+complete, or has waited for a copy that the warp issued to another block after it had seen that.
 Source: PTX ISA 9.7.13.15.16 "mbarrier.test_wait, try_wait": only the current phase and the one
 immediately before it can be tested.
 """
@@ -82,7 +82,7 @@ class Overtaken:
         for column in np.unique(columns).tolist():
             mine, (when, seen, where) = columns == column, self._of(column)
             some = rows[mine]
-            known = self._arrived.known(some, column)[:, : -self._clocks.n_async]
+            known = self._arrived.before(some, column)[:, : -self._clocks.n_async]
             late = (seen[some] == phases[mine][:, None] - 2) & (when[some] > known)
             if late.any():
                 at, actor = (int(k) for k in np.argwhere(late)[0])

@@ -48,10 +48,10 @@ def _readings(
     """Yield every load with each of the instructions that may be the first to read of it."""
     for function in program.layout.functions:
         start = program.layout.starts[function.name]
-        for at in range(len(function.instructions)):
-            if opcodes[start + at].startswith(_LOAD):
-                for reader in _first_readers(prepared, function, start, at):
-                    yield start + at, reader
+        places = range(len(function.instructions))
+        for load in (at for at in places if opcodes[start + at].startswith(_LOAD)):
+            for reader in _first_readers(prepared, function, start, load):
+                yield start + load, reader
 
 
 def _first_readers(

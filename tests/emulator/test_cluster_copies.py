@@ -321,3 +321,42 @@ def test_the_source_of_an_exchange_is_read_by_its_own_block(rank: int) -> None:
     said = fault("E250", body, [], [], grid=2)
     assert f"of warp 0 of block ({rank}, 0, 0)" in said
     assert "is still reading it" in said
+
+
+def refilled(rounds: int, *, awaited: bool = True) -> str:
+    """Return code in which block 1 sends to block 0, which says that it may send again.
+
+    Only the bytes of a copy tell block 0 that block 1 has seen what it said before.
+    """
+    sent = [
+        wait("%r15", k % 2 ^ 1, f"s{k}") + f"@%p0 {COPY} [%r13], [%r1], 128, [%r14];"
+        for k in range(rounds)
+    ]
+    taken = [
+        EXPECT.format(bytes=128)
+        + (wait("%r2", k % 2, f"t{k}") if awaited else "")
+        + "@%p0 mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%r14];"
+        for k in range(rounds)
+    ]
+    return f"""
+  add.u32 %r15, %r2, 8; xor.b32 %r12, %r9, 1;
+  @%p0 mbarrier.init.shared::cta.b64 [%r15], 1; @%p0 fence.mbarrier_init.release.cluster;
+  {FILL} st.shared.u32 [%r11 + 128], %r9; fence.proxy.async.shared::cta; {SYNC}
+  @%p2 bra TAKE;
+  mapa.shared::cluster.u32 %r13, %r1, %r12; mapa.shared::cluster.u32 %r14, %r2, %r12;
+  add.u32 %r13, %r13, 128; {" ".join(sent)} bra TAKEN;
+TAKE:
+  mapa.shared::cluster.u32 %r14, %r15, %r12; {" ".join(taken)}
+  {wait("%r2", (rounds - 1) % 2)}
+TAKEN: {SYNC}
+"""
+
+
+@pytest.mark.parametrize("completion", COMPLETIONS)
+def test_who_has_copied_to_another_block_has_seen_what_it_waited_for(completion: Any) -> None:
+    out = launch(refilled(4), [], [], 256, completion=completion).view(np.uint32)
+    assert (out[0, 32:] == np.arange(1000, 1032)).all()
+
+
+def test_who_does_not_wait_for_a_copy_does_not_know_what_its_thread_has_seen() -> None:
+    fault("E245", refilled(4, awaited=False), [], [], 256)
