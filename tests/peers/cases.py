@@ -5,6 +5,7 @@ Invariant: a case does not know where its PTX comes from, stored or compiled afr
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -19,6 +20,8 @@ SWIZZLES = (Swizzle.NONE, Swizzle.B32, Swizzle.B64, Swizzle.B128)
 EXACT = 0.0
 # Twice as many steps of 64 as rings have slots, so that each is filled again.
 DEPTH = 384
+# How Triton aligns the tensor maps that a kernel makes, and how long they are.
+MAP_BYTES = 128
 
 
 @dataclass(frozen=True)
@@ -130,6 +133,9 @@ CASES = {
         lambda r: [_whole(r, 100, 80), _whole(r, 80, 96), _empty(100, 96), 100, 96, 80],
         2, _product,
     ),
+    "scaled_described": Case(
+        (4,), lambda r: [_floats(r, 50, 128), _empty(50, 128), 50, 128], 1, lambda x, *_: 2 * x,
+    ),
     "attention": Case(
         (DEPTH // 128, 2),
         lambda r: [*(_floats(r, 2 * DEPTH, 64).astype(np.float16) for _ in "qkv"),
@@ -159,11 +165,22 @@ def launch(
     for argument in arguments:
         is_mapped = has_maps and isinstance(argument, np.ndarray)
         given += _described(argument, *next(maps)) if is_mapped else [argument]
-    # Triton passes two pointers of its own, to scratch that these kernels do not have.
+    blocks = (grid[0] * made.cluster, *grid[1:])
+    # Triton passes two pointers of its own: to scratch for tensor maps, and for its profiler.
+    given += [_scratch(made.scratch_bytes * math.prod(blocks)), 0]
     run(
-        made.ptx, made.entry, (grid[0] * made.cluster, *grid[1:]), (made.threads,), [*given, 0, 0],
-        cluster=(made.cluster,), shared_bytes=made.shared_bytes, **schedule,
+        made.ptx, made.entry, blocks, (made.threads,), given, cluster=(made.cluster,),
+        shared_bytes=made.shared_bytes, **schedule,
     )  # fmt: skip
+
+
+def _scratch(size_bytes: int) -> Array | int:
+    """Return memory aligned as tensor maps are, 0 for none."""
+    if not size_bytes:
+        return 0
+    memory = np.zeros(size_bytes + MAP_BYTES, np.uint8)
+    start = -memory.ctypes.data % MAP_BYTES
+    return memory[start : start + size_bytes]
 
 
 def _described(array: Array, box: tuple[int, ...], mode: int) -> list[Any]:

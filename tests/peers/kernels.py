@@ -120,6 +120,15 @@ def matmul_pointers(a, b, c, M, N, K, BM: tl.constexpr, BN: tl.constexpr, BK: tl
 
 
 @triton.jit
+def scaled_described(x, o, M, N, BM: tl.constexpr, BN: tl.constexpr):
+    source = tl.make_tensor_descriptor(x, [M, N], [N, 1], [BM, BN])
+    target = tl.make_tensor_descriptor(o, [M, N], [N, 1], [BM, BN])
+    row = tl.program_id(0) * BM
+    for start in range(0, N, BN):
+        target.store([row, start], source.load([row, start]) * 2.0)
+
+
+@triton.jit
 def attention(q, k, v, o, S, BM: tl.constexpr, BN: tl.constexpr, D: tl.constexpr):
     head = tl.program_id(1) * S
     first = head + tl.program_id(0) * BM
@@ -176,6 +185,12 @@ SOURCES = {
         {"num_stages": 3},
     ),
     "matmul_pairs": (matmul, {**MAPS, "K": "i32"}, TILE, {"num_stages": 3, "num_ctas": 2}),
+    "scaled_described": (
+        scaled_described,
+        {**_pointers("x o"), "M": "i32", "N": "i32"},
+        {"BM": 16, "BN": 32},
+        {},
+    ),
     "attention": (
         attention,
         {**_boxes(q=(128, 64), k=(64, 64), v=(64, 64), o=(128, 64)), "S": "i32"},
@@ -204,6 +219,7 @@ def compiled(name, target):
         cluster=facts.num_ctas,
         swizzles=tuple(each["swizzle"] for each in maps),
         boxes=tuple(tuple(each["block_size"]) for each in maps),
+        scratch_bytes=facts.global_scratch_size,
     )
 
 

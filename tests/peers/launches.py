@@ -20,7 +20,11 @@ _LINES = re.compile(
 
 @dataclass(frozen=True)
 class Compiled:
-    """PTX and the facts of its launch; `swizzles` and `boxes` are of its tensor maps, in order."""
+    """PTX and the facts of its launch.
+
+    `swizzles` and `boxes` are of its tensor maps, in order; `scratch_bytes` are of global memory,
+    for each block, where it makes tensor maps itself.
+    """
 
     ptx: str
     entry: str
@@ -29,6 +33,7 @@ class Compiled:
     cluster: int
     swizzles: tuple[int, ...] = ()
     boxes: tuple[tuple[int, ...], ...] = ()
+    scratch_bytes: int = 0
 
 
 def stripped(made: Compiled) -> str:
