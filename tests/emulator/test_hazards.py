@@ -211,7 +211,7 @@ COPY = """
   @%p0 tcgen05.cp.cta_group::1.32x128b.warpx4 [%r2], %d10;
 """
 TENSORS = {
-    "missing-wait-for-a-tensor-load": f"{PUT} tcgen05.wait::st.sync.aligned; {GET} {USE} {FREE}",
+    "missing-wait-for-a-tensor-load": f"{PUT} tcgen05.wait::st.sync.aligned; {GET} {FREE} {USE}",
     "missing-wait-for-a-tensor-store": f"{PUT} {GET} tcgen05.wait::ld.sync.aligned; {USE} {FREE}",
     "unwritten-tensor-memory": f"{GET} tcgen05.wait::ld.sync.aligned; {USE} {FREE}",
     "tensor-memory-leaked": "",

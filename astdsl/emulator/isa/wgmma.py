@@ -230,9 +230,10 @@ class _Instruction:
     def _check(self, m: Machine, state: _State, group: Warpgroup, keeps: Array) -> None:
         lane = int(group.lanes.index[0])
         owners = state.owners(group)
-        reads = m.launch.fences.accumulators or any_of(keeps)
+        fenced = all_of(state.fenced[owners])
+        reads = m.launch.fences.accumulators or any_of(keeps) or not fenced
         touched = m.state(Touches).before(m.pc, owners, reads=reads)
-        if touched is not None or not all_of(state.fenced[owners]):
+        if touched is not None or not fenced:
             where = "" if touched is None else f" ({m.lane_text(lane)}, {m.place_text(touched)})"
             raise m.fault(
                 "E261", "a product without wgmma.fence after the last ordinary access of its "
