@@ -329,6 +329,20 @@ def test_packed_accesses_move_sixteen_bits_of_two_columns() -> None:
     assert packed[9].tolist() == [0x00020001, 0x00040003]
 
 
+def test_packed_accesses_of_two_halves_begin_where_their_split_says() -> None:
+    zeros = ", ".join(["%r202"] * 8)
+    code = f"""mad.lo.u32 %r200, %r0, 0x00040004, 0x00010000; add.u32 %r201, %r200, 0x00020002;
+  mov.b32 %r202, 0; tcgen05.st.sync.aligned.32x32b.x8.b32 [%r12], {{{zeros}}};
+  tcgen05.wait::st.sync.aligned;
+  tcgen05.st.sync.aligned.16x32bx2.x2.unpack::16b.b32 [%r12], 4, {{%r200, %r201}};
+  tcgen05.wait::st.sync.aligned;
+"""
+    rows = launch(code + load(8), n=8)
+    lower, upper = rows[:16, :4], rows[:16, 4:]
+    assert np.array_equal(lower, np.arange(64).reshape(16, 4))
+    assert np.array_equal(upper, np.arange(64, 128).reshape(16, 4))
+
+
 @pytest.mark.parametrize("completion", COMPLETIONS)
 def test_copies_bring_rows_to_every_quarter(completion: Completion) -> None:
     rows = np.arange(32 * 4, dtype=np.uint32).reshape(32, 4)

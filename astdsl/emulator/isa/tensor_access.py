@@ -63,13 +63,16 @@ class _Access:
         repeats = [w for w in ops.modifiers if _REPEAT.fullmatch(w)]
         ops.allow("ld", "st", "sync", "aligned", shape, pack, *repeats[:1])
         half = split.value if isinstance(split, Immediate) else 0
+        repeat = int((repeats or ["x1"])[0][1:])
         try:
-            found = tmem_access(shape, int((repeats or ["x1"])[0][1:]), half)
+            found, near = tmem_access(shape, repeat, half), tmem_access(shape, repeat)
         except FormatError as error:
             raise ops.refuse(str(error)) from None
         self.packs = ops.has(pack)
-        # Packed accesses take two columns for each register, sixteen bits of each.
-        self.access = TmemAccess(found.lane, found.column * 2) if self.packs else found
+        # Packed accesses take two columns for each register, sixteen bits of each. Upper threads
+        # of .16x32bx2 begin at `taddr + immHalfSplitoff` all the same (PTX ISA 9.7.16.8.3).
+        spread = TmemAccess(found.lane, found.column + near.column)
+        self.access = spread if self.packs else found
         self.is_row = shape == "32x32b" and not self.packs
         self.n_columns = int(self.access.column.max()) + 1 + self.packs
         self.n_groups = 1 + int(self.access.lane.max()) // GROUP_LANES
