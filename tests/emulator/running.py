@@ -35,14 +35,14 @@ def evaluate(code: str, result_type: Any, dtype: Any, **operands: Any) -> Any:
     ]
     for k, ((name, (kind, _)), array) in enumerate(zip(operands.items(), arrays, strict=True)):
         size = array.dtype.itemsize
-        register = "b16" if size == 1 else kind
+        register = "b16" if size == 1 and kind != "b8" else kind
         lines += [
             f".reg .{register} %{name};",
             f"ld.param.u64 %base, [p{k}]; mad.wide.u32 %at, %i, {size}, %base;",
             f"ld.global.{SUFFIX[size]} %{name}, [%at];",
         ]
     size = np.dtype(dtype).itemsize
-    register = "b16" if size == 1 else result_type
+    register = "b16" if size == 1 and result_type != "b8" else result_type
     lines += [
         f".reg .{register} %d;",
         code,
