@@ -168,8 +168,8 @@ class _Storage:
         self.fresh = False
         if launch.check:
             for number, place in enumerate(self.program.unwritten):
-                entry = unwritten_register(number, len(self.thread))
-                self.registers.undefined[place] = entry
+                row = self.registers.banks[place[0]][place[1]]
+                self.registers.undefined[place] = unwritten_register(number, row)
         special = Specials(
             launch, self.thread, self.block_of, self.dynamic_bytes, self.shared.size_bytes
         )

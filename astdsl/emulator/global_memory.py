@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from astdsl.emulator.row_memory import bits_of_bytes
 from astdsl.emulator.scalars import UNSIGNED, Array, BoolArray, all_of, any_of
 
 if TYPE_CHECKING:
@@ -149,8 +150,8 @@ class GlobalMemory:
     def load(
         self, m: Machine, lanes: Lanes, addresses: Array, dtype: np.dtype[Any], count: int,
         *, judged: bool = False,
-    ) -> tuple[Array, BoolArray | None]:  # fmt: skip
-        """Gather elements; returns them and the mask of lanes that read unwritten bytes.
+    ) -> tuple[Array, Array | None]:  # fmt: skip
+        """Gather elements; returns them and their undefined bits, None for none.
 
         Races are looked for unless that is `judged` otherwise.
         """
@@ -162,7 +163,7 @@ class GlobalMemory:
                 races.read(m, lanes, allocation, addresses, width)
             return _gather(allocation, addresses, dtype, count)
         values = np.empty((len(addresses), count) if count > 1 else len(addresses), dtype)
-        undefined = np.zeros(len(addresses), np.bool_)
+        undefined = np.zeros_like(values)
         for found, mask in self._pieces(m, lanes, addresses, width):
             if races is not None:
                 races.read(m, lanes.where(mask), found, addresses[mask], width)
@@ -278,15 +279,15 @@ def misaligned(m: Machine, lanes: Lanes, space: str, addresses: Array, align: in
 
 def _gather(
     allocation: Allocation, addresses: Array, dtype: np.dtype[Any], count: int
-) -> tuple[Array, BoolArray | None]:
+) -> tuple[Array, Array | None]:
     width = dtype.itemsize * count
     start, view = allocation.view(width)
     index = (addresses - start) // width
     values = view.take(index, axis=0)
     undefined = None
     if allocation.written is not None:
-        defined = allocation.shadow(width)[index].all(axis=1)
-        undefined = None if all_of(defined) else ~defined
+        written = allocation.shadow(width)[index]
+        undefined = None if all_of(written) else bits_of_bytes(~written, dtype, count)
     if count == 1:
         return values.view(dtype), undefined
     return values.view(dtype).reshape(len(addresses), count), undefined

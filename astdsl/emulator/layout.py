@@ -18,6 +18,8 @@ MIN_DYNAMIC_ALIGN_BYTES = 16
 # What a thread may allocate in its frames (`cudaLimitStackSize` is 1 KiB, unless it is changed).
 STACK_BYTES = 16384
 STACK_ALIGN_BYTES = 16
+# What the ISA calls the only bit of the condition code register.
+_CARRY = "CC.CF"
 
 
 def align(offset: int, to: int) -> int:
@@ -53,11 +55,19 @@ class Layout:
             declared = function.register_type(name)
             if declared is None:
                 return None
-            bits = TYPES[declared].bits
-            row = self.register_counts.get(bits, 0)
-            self.register_counts[bits] = row + 1
-            found = self._places[function.name, name] = (bits, row)
+            found = self._take(function, name, TYPES[declared].bits)
         return found
+
+    def carry(self, function: Function) -> Place:
+        """Return the place of the carry flag, as a function sees it (PTX ISA 9.7.2)."""
+        found = self._places.get((function.name, _CARRY))
+        return self._take(function, _CARRY, 1) if found is None else found
+
+    def _take(self, function: Function, name: str, bits: int) -> Place:
+        row = self.register_counts.get(bits, 0)
+        self.register_counts[bits] = row + 1
+        self._places[function.name, name] = (bits, row)
+        return bits, row
 
     def register_name(self, place: Place) -> str:
         """Return what the text calls the register at a place."""

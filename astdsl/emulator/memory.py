@@ -16,7 +16,7 @@ import numpy as np
 from astdsl.emulator.global_memory import GlobalMemory, misaligned
 from astdsl.emulator.row_memory import RowMemory
 from astdsl.emulator.scalars import Array, BoolArray, all_of, any_of, one_a_lane
-from astdsl.emulator.undefined import undefined_fault
+from astdsl.emulator.undefined import Undefined, undefined_fault
 
 if TYPE_CHECKING:
     from astdsl.emulator.guard import SharedGuard
@@ -29,8 +29,8 @@ SPACE_OF_WINDOW = {1: "shared", 2: "local", 3: "param"}
 RANK_SHIFT = 24
 OFFSET_MASK = (1 << RANK_SHIFT) - 1
 
-# Values loaded, shape (n,) or (n, count), or length 1 for all lanes; the mask of undefined lanes.
-Loaded = tuple[Array, "BoolArray | None"]
+# Values loaded, shape (n,) or (n, count), or length 1 for all lanes; their undefined bits.
+Loaded = tuple[Array, "Array | None"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,11 +133,11 @@ class Memory:
         space: str,
         addresses: Array,
         values: Array,
-        undefined: Array | None = None,
+        undefined: Undefined | None = None,
     ) -> None:
         """Store `values`, shape (n,) or (n, count) of an unsigned dtype, at each lane's address.
 
-        `undefined` says which lanes store an undefined value: a fault in global memory.
+        `undefined` are undefined bits of them: a fault in global memory.
         """
         addresses = one_a_lane(addresses, lanes.n)
         self.version += 1
@@ -157,7 +157,7 @@ class Memory:
         guard = self.guard if memory is self.shared else None
         if guard is not None:
             guard.write(lanes, rows, offsets, width, values)
-        memory.store(rows, offsets, values, None if undefined is None else undefined != 0)
+        memory.store(rows, offsets, values, None if undefined is None else undefined.bits)
         if guard is not None and guard.races.contested and undefined is None:
             guard.races.check_winners(lanes, rows, offsets, values)
 
@@ -228,7 +228,7 @@ class Memory:
             space = parts[0][0]
             return self.load(m, lanes, space, in_space(addresses, space), dtype, count)
         values = np.empty((lanes.n, count) if count > 1 else lanes.n, dtype)
-        undefined = np.zeros(lanes.n, np.bool_)
+        undefined = np.zeros_like(values)
         for space, mask in parts:
             if mask is None:
                 raise AssertionError("one space among several holds every lane")
@@ -236,7 +236,7 @@ class Memory:
             there = in_space(addresses[mask], space)
             found, missing = self.load(m, some, space, there, dtype, count)
             values[mask] = found
-            undefined[mask] = False if missing is None else missing
+            undefined[mask] = 0 if missing is None else missing
         return values, undefined if any_of(undefined) else None
 
     def _store_generic(
@@ -245,14 +245,14 @@ class Memory:
         lanes: Lanes,
         addresses: Array,
         values: Array,
-        undefined: Array | None,
+        undefined: Undefined | None,
     ) -> None:
         for space, mask in self.split_generic(addresses):
             if mask is None:
                 self.store(m, lanes, space, in_space(addresses, space), values, undefined)
                 continue
-            missing = None if undefined is None else undefined[mask]
-            if missing is not None and not any_of(missing):
+            missing = None if undefined is None else undefined.where(mask)
+            if missing is not None and not any_of(missing.bits):
                 missing = None
             there = in_space(addresses[mask], space)
             self.store(m, lanes.where(mask), space, there, values[mask], missing)

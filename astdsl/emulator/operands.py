@@ -67,10 +67,11 @@ class Site:
 class Operands:
     """Resolves the operands of one instruction, which stands at a site.
 
-    `reads` and `writes` collect the registers touched, for the tracking of undefined values;
-    `sensitive` those that must be defined (addresses, predicates of branches, ...), `holds` those
-    that an asynchronous instruction may read; `access` is what it does to shared memory, where
-    that can be done in machine code.
+    `reads` and `writes` collect the registers touched, for the tracking of undefined values, and
+    `widths` how many of their bits are looked at, where that is not all of them; `sensitive` those
+    that must be defined (addresses, predicates of branches, ...), `holds` those that an
+    asynchronous instruction may read; `access` is what it does to shared memory, where that can be
+    done in machine code.
     """
 
     def __init__(self, instruction: Instruction, site: Site) -> None:
@@ -80,6 +81,7 @@ class Operands:
         self.site = site
         self.layout, self.function = site.layout, site.function
         self.reads: list[Place] = []
+        self.widths: dict[Place, int] = {}
         self.writes: list[Place] = []
         self.sensitive: list[Place] = []
         self.holds: list[Place] = []
@@ -121,6 +123,12 @@ class Operands:
         if place is None:
             raise self.refuse(f"register {name} is not declared")
         return place
+
+    def looked_at(self) -> tuple[tuple[Place, int], ...]:
+        """Return the registers that are read, each once, with the number of bits looked at."""
+        return tuple(
+            (place, self.widths.get(place, place[0])) for place in dict.fromkeys(self.reads)
+        )
 
     def place(self, operand: Operand) -> Place:
         """Return the place of a register operand."""
@@ -272,6 +280,7 @@ def _register(ops: Operands, operand: Operand, scalar: Scalar) -> Getter:
     if place[0] < scalar.bits:
         raise ops.refuse(f"{operand.name} has {place[0]} bits, .{scalar.name} needs {scalar.bits}")
     ops.reads.append(place)
+    ops.widths[place] = max(ops.widths.get(place, 0), scalar.bits)
     key, row = (place[0], scalar.name), place[1]
     return lambda m, lanes: m.views[key][row, lanes.sel]
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from astdsl.emulator.faults import Unsupported
 from astdsl.emulator.forms.check import check_form
-from astdsl.emulator.isa import Control, Execute
+from astdsl.emulator.isa import Control, Execute, Row
 from astdsl.emulator.isa.families import lookup
 from astdsl.emulator.lanes import Lanes
 from astdsl.emulator.layout import Layout, lay_out
@@ -26,7 +26,8 @@ from astdsl.emulator.registers import Place
 from astdsl.emulator.scalars import all_of
 from astdsl.emulator.syntax import Function, Instruction, Module
 from astdsl.emulator.touches import watch
-from astdsl.emulator.undefined import require_defined, tracked
+from astdsl.emulator.undefined import checked, followed, mark, require_defined
+from astdsl.emulator.undefined_bits import anything
 
 # Opcodes that use the async proxy: only programs with one of them pay for the hazard checks.
 _ASYNCHRONOUS = ("mbarrier.", "cp.async.bulk", "cp.reduce.async.bulk", "wgmma.", "tcgen05.")
@@ -57,6 +58,9 @@ class Program:
     tracked: list[Execute] = field(default_factory=list)
     controls: list[Control | None] = field(default_factory=list)
     sensitive: list[tuple[Place, ...]] = field(default_factory=list)
+    predicates: list[Place | None] = field(default_factory=list)
+    # What control instructions write that do not mark undefined bits themselves.
+    results: list[tuple[Place, ...]] = field(default_factory=list)
     touched: list[frozenset[Place]] = field(default_factory=list)
     guards: list[Callable[[Machine, Lanes], Lanes] | None] = field(default_factory=list)
     segment_ends: list[int] = field(default_factory=list)
@@ -103,8 +107,18 @@ class Program:
         return opcode.startswith(_ALIGNED) or ".aligned" in opcode
 
     def check_control(self, m: Machine, pc: int, lanes: Lanes) -> None:
-        """Refuse an undefined predicate or operand of an instruction that diverts lanes."""
-        require_defined(m, lanes, self.sensitive[pc])
+        """Refuse an undefined predicate or operand of an instruction that diverts lanes.
+
+        What it writes is defined, unless it says something else itself.
+        """
+        predicate = self.predicates[pc]
+        if predicate is not None:
+            require_defined(m, lanes, (predicate,))
+        active = self.active(m, pc, lanes)
+        if active.n:
+            require_defined(m, active, self.sensitive[pc])
+            for place in self.results[pc]:
+                mark(m, place, active, None)
 
 
 def prepare(module: Module, kernel: str) -> Program:
@@ -166,29 +180,36 @@ def _append(program: Program, ops: Operands) -> None:
         control = body
         if predicate is not None and control is not None:
             control = _guarded_control(control, predicate, instruction.negated)
-            ops.sensitive.append(predicate)
         track: Execute | None = None
     else:
         step = body
         if step is None:
             raise AssertionError(f"no step for {instruction.opcode}")
-        reads, writes = tuple(ops.reads), tuple(ops.writes)
-        sensitive = tuple(ops.sensitive)
-        track = tracked(step, reads, writes, sensitive, own=row.tracks)
+        track = _tracked(row, ops, step)
         if predicate is not None:
             step = _guarded(step, predicate, instruction.negated)
-            track = _guarded(track, predicate, instruction.negated)
-            track = tracked(track, (), (), (predicate,), own=True)
+            track = checked(_guarded(track, predicate, instruction.negated), (predicate,))
     program.instructions.append(instruction)
     program.steps.append(step or _unreachable)
     program.tracked.append(track or _unreachable)
     program.controls.append(control)
     program.sensitive.append(tuple(ops.sensitive))
+    program.predicates.append(predicate)
+    marks = instruction.opcode.startswith(_MARKING) or not row.control
+    program.results.append(() if marks else tuple(ops.writes))
     program.touched.append(frozenset((*ops.reads, *ops.writes, *ops.sensitive)))
     guard = None if predicate is None else _active(predicate, instruction.negated)
     program.guards.append(guard)
     program.meets_other_blocks |= _meets_other_blocks(ops)
     program.is_asynchronous |= instruction.opcode.startswith(_ASYNCHRONOUS)
+
+
+def _tracked(row: Row, ops: Operands, step: Execute) -> Execute:
+    """Return a step that follows undefined bits, for where there are any."""
+    if not row.tracks:
+        flow = (row.bits or anything)(ops)
+        step = followed(step, ops.looked_at(), tuple(ops.writes), flow)
+    return checked(step, tuple(ops.sensitive)) if ops.sensitive else step
 
 
 def _meets_other_blocks(ops: Operands) -> bool:

@@ -1,16 +1,20 @@
 """The register file: one row per virtual register, one column per lane, in banks by width.
 
-Invariant: the same bits are seen through every typed view; `undefined` holds a mask only for
-registers that have at least one undefined lane.
+Invariant: the same bits are seen through every typed view; `undefined` has an entry only for
+registers that have at least one undefined bit.
 """
 
 from __future__ import annotations
 
 from collections.abc import Hashable
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from astdsl.emulator.scalars import SIGNED, TYPES, UNSIGNED, Array
+
+if TYPE_CHECKING:
+    from astdsl.emulator.undefined import Undefined
 
 # A register: (bank = width in bits, row in the bank).
 Place = tuple[int, int]
@@ -28,7 +32,7 @@ class RegisterFile:
     def __init__(self, counts: dict[int, int], n_lanes: int) -> None:
         self.banks: dict[int, Array] = {}
         self.views = _Views(self.banks)
-        self.undefined: dict[Place, Array] = {}
+        self.undefined: dict[Place, Undefined] = {}
         # Lists of operands of compiled code, by what they are made from, with addresses in here.
         self.placed: dict[Hashable, Array] = {}
         wide = n_lanes + (_APART_LANES if n_lanes >= _APART_LANES else 0)

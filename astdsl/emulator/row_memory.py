@@ -30,6 +30,12 @@ class _View:
     written: Any
 
 
+def bits_of_bytes(missing: BoolArray, dtype: np.dtype[Any], count: int) -> Array:
+    """Return the undefined bits of `count` elements each, (n,) or (n, count), by their bytes."""
+    bits = (missing * np.uint8(0xFF)).view(dtype)
+    return bits if count > 1 else bits[:, 0]
+
+
 class RowMemory:
     """Rows of bytes: `data[row, offset]`, and `defined` of the same shape (False = unwritten)."""
 
@@ -49,10 +55,10 @@ class RowMemory:
 
     def load(
         self, rows: Array, offsets: Array, dtype: np.dtype[np.generic], count: int
-    ) -> tuple[Array, BoolArray | None]:
+    ) -> tuple[Array, Array | None]:
         """Gather `count` neighbouring elements at each (row, offset), aligned and in bounds.
 
-        Returns them, shape (n,) or (n, count), and which of the n are not written whole.
+        Returns them, shape (n,) or (n, count), and their undefined bits, None for none.
         """
         width = dtype.itemsize * count
         index = (rows * self.row_bytes + offsets) // width
@@ -65,14 +71,17 @@ class RowMemory:
         values = values.view(dtype)
         if count > 1:
             values = values.reshape(-1, count)
-        return values, None if all_of(defined) else ~defined
+        if all_of(defined):
+            return values, None
+        written = self.defined.reshape(-1, width)[index]
+        return values, bits_of_bytes(~written, dtype, count)
 
     def store(
-        self, rows: Array, offsets: Array, values: Array, undefined: BoolArray | None = None
+        self, rows: Array, offsets: Array, values: Array, undefined: Array | None = None
     ) -> None:
         """Scatter elements, or rows of neighbouring elements when `values` has two axes.
 
-        Where `undefined` is true the bytes stay marked as never written.
+        Bytes with undefined bits, given like the values, are marked as never written.
         """
         width = values.dtype.itemsize * (values.shape[1] if values.ndim == 2 else 1)
         index = (rows * self.row_bytes + offsets) // width
@@ -81,7 +90,8 @@ class RowMemory:
         view.data[index] = whole.reshape(len(values), *view.data.shape[1:])
         view.shadow[index] = view.written
         if undefined is not None:
-            self.defined.reshape(-1, width)[index[undefined]] = False
+            octets = np.ascontiguousarray(undefined).view(np.uint8).reshape(len(values), width)
+            self.defined.reshape(-1, width)[index] = octets == 0
 
     def differs(self, rows: Array, offsets: Array, values: Array, part_bytes: int) -> BoolArray:
         """Say which parts of `values` are not what is written at each (row, offset).

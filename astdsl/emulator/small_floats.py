@@ -13,13 +13,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from astdsl.emulator import numerics
-from astdsl.emulator.scalars import UNSIGNED, Array
+from astdsl.emulator.scalars import TYPES, UNSIGNED, Array
+from astdsl.emulator.undefined_bits import elements, part_of
 
 if TYPE_CHECKING:
     from astdsl.emulator.isa import Execute
     from astdsl.emulator.lanes import Lanes
     from astdsl.emulator.machine import Machine
     from astdsl.emulator.operands import Operands
+    from astdsl.emulator.undefined import Flow
 
 
 @dataclass(frozen=True)
@@ -94,6 +96,17 @@ def prepare(ops: Operands, to: str, source: str) -> Execute:
     if to in FORMATS and source in FORMATS:
         raise ops.refuse("this pair of types is not modelled")
     return _narrowing(ops, to, source) if to in FORMATS else _widening(ops, to, source)
+
+
+def undefined_bits(ops: Operands, to: str, source: str) -> Flow:
+    """Return how undefined bits pass: each element of the result comes from one of the operands."""
+    if to not in FORMATS:
+        wide, narrow = TYPES[to].element_bits, FORMATS[source].pitch
+        return elements(ops, wide, [part_of(ops, ops.args[1], narrow * i, narrow) for i in (0, 1)])
+    width = FORMATS[to].pitch
+    if source != "f32":
+        return elements(ops, width, [part_of(ops, ops.args[1], 16 * i, 16) for i in (0, 1)])
+    return elements(ops, width, [part_of(ops, ops.args[i], 0, 32) for i in (2, 1)])
 
 
 def _narrowing(ops: Operands, to: str, source: str) -> Execute:

@@ -4,7 +4,8 @@
 instruction and returns what executes it, `(machine, lanes) -> None`. It is called once per
 instruction of a program; what it returns runs once per group of lanes that gets there.
 `@controls(...)` registers one whose result returns the lanes that go on to the next instruction
-(None = all), because it jumps, ends or blocks the others.
+(None = all), because it jumps, ends or blocks the others. With `bits=` a rule of `undefined_bits`
+says how undefined bits pass through.
 
 Invariant: keys are dotted prefixes of opcodes, the longest match wins, and a preparer refuses every
 modifier that it does not know (`ops.allow(...)`); a second row for one key fails at import.
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from astdsl.emulator.lanes import Lanes
     from astdsl.emulator.machine import Machine
     from astdsl.emulator.operands import Operands
+    from astdsl.emulator.undefined_bits import Rule
 
 Execute = Callable[["Machine", "Lanes"], None]
 Control = Callable[["Machine", "Lanes"], "Lanes | None"]
@@ -31,11 +33,15 @@ C = TypeVar("C", bound=PrepareControl)
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A preparer; `tracks`: it handles undefined values itself, `control`: it may divert lanes."""
+    """A preparer; `tracks`: it handles undefined values itself, `control`: it may divert lanes.
+
+    `bits` is the rule by which undefined bits pass through it, None for all from any.
+    """
 
     prepare: PreparePlain | PrepareControl
     control: bool
     tracks: bool
+    bits: Rule | None = None
 
 
 ROWS: dict[str, Row] = {}
@@ -48,11 +54,11 @@ def _register(opcodes: tuple[str, ...], row: Row) -> None:
         ROWS[opcode] = row
 
 
-def executes(*opcodes: str, tracks: bool = False) -> Callable[[P], P]:
+def executes(*opcodes: str, tracks: bool = False, bits: Rule | None = None) -> Callable[[P], P]:
     """Register a preparer for opcodes whose lanes all go on to the next instruction."""
 
     def decorate(prepare: P) -> P:
-        _register(opcodes, Row(prepare, False, tracks))
+        _register(opcodes, Row(prepare, False, tracks, bits))
         return prepare
 
     return decorate

@@ -13,12 +13,15 @@ import numpy as np
 from astdsl.emulator.isa import Execute, executes, floating
 from astdsl.emulator.isa.steps import ufunc_step, value_step
 from astdsl.emulator.scalars import SIGNED, UNSIGNED, Array
+from astdsl.emulator.undefined import row_of
+from astdsl.emulator.undefined_bits import anything, by_element, extremes, smeared, summed
 
 if TYPE_CHECKING:
     from astdsl.emulator.lanes import Lanes
     from astdsl.emulator.machine import Machine
     from astdsl.emulator.operands import Operands
     from astdsl.emulator.scalars import Scalar
+    from astdsl.emulator.undefined import Flow
 
 
 def is_integer(ops: Operands) -> bool:
@@ -26,7 +29,11 @@ def is_integer(ops: Operands) -> bool:
     return not ops.last_type().is_float
 
 
-@executes("add")
+def _sum_bits(ops: Operands) -> Flow:
+    return by_element(ops) if ops.last_type().is_float or ops.has("sat") else summed(ops)
+
+
+@executes("add", bits=_sum_bits)
 def prepare_add(ops: Operands) -> Execute:
     """`add{.sat}.type`, `add{.rnd}{.ftz}{.sat}.float`."""
     if not is_integer(ops):
@@ -34,7 +41,7 @@ def prepare_add(ops: Operands) -> Execute:
     return _add_or_sub(ops, np.add)
 
 
-@executes("sub")
+@executes("sub", bits=_sum_bits)
 def prepare_sub(ops: Operands) -> Execute:
     """`sub{.sat}.type`, `sub{.rnd}{.ftz}{.sat}.float`."""
     if not is_integer(ops):
@@ -94,7 +101,12 @@ def _widened(scalar: Scalar) -> tuple[str, np.dtype[Any]]:
     return f"{scalar.kind}{bits}", table[bits]
 
 
-@executes("mul")
+def _product_bits(ops: Operands) -> Flow:
+    exact = ops.has("lo") or ops.has("wide")
+    return smeared(ops) if exact and not ops.has("sat") else by_element(ops)
+
+
+@executes("mul", bits=_product_bits)
 def prepare_mul(ops: Operands) -> Execute:
     """`mul.{lo,hi,wide}.type`, `mul{.rnd}{.ftz}{.sat}.float`."""
     if not is_integer(ops):
@@ -111,7 +123,7 @@ def prepare_mul(ops: Operands) -> Execute:
     return ufunc_step(ops, np.multiply, scalar.name, 2)
 
 
-@executes("mad")
+@executes("mad", bits=_product_bits)
 def prepare_mad(ops: Operands) -> Execute:
     """`mad.{lo,hi,wide}.type`; of floats the same as `fma` (PTX ISA 9.7.3.7)."""
     if not is_integer(ops):
@@ -193,7 +205,16 @@ def prepare_rem(ops: Operands) -> Execute:
 # One operand, least and greatest.
 
 
-@executes("abs")
+def _sign_bits(ops: Operands) -> Flow:
+    """Follow a float's sign as the bit that it is, if nothing is flushed, and integers as sums."""
+    if ops.has("ftz"):
+        return by_element(ops)
+    if ops.last_type().is_float:
+        return extremes(ops)
+    return summed(ops) if ops.instruction.opcode.startswith("neg") else anything(ops)
+
+
+@executes("abs", bits=_sign_bits)
 def prepare_abs(ops: Operands) -> Execute:
     """`abs.type`."""
     if not is_integer(ops):
@@ -202,7 +223,7 @@ def prepare_abs(ops: Operands) -> Execute:
     return ufunc_step(ops, np.absolute, ops.last_type().name, 1)
 
 
-@executes("neg")
+@executes("neg", bits=_sign_bits)
 def prepare_neg(ops: Operands) -> Execute:
     """`neg.type`."""
     if not is_integer(ops):
@@ -211,7 +232,7 @@ def prepare_neg(ops: Operands) -> Execute:
     return ufunc_step(ops, np.negative, ops.last_type().name, 1)
 
 
-@executes("min")
+@executes("min", bits=by_element)
 def prepare_min(ops: Operands) -> Execute:
     """`min{.relu}.type`, `min{.ftz}{.NaN}{.xorsign.abs}.float`."""
     if not is_integer(ops):
@@ -219,7 +240,7 @@ def prepare_min(ops: Operands) -> Execute:
     return _extreme(ops, np.minimum)
 
 
-@executes("max")
+@executes("max", bits=by_element)
 def prepare_max(ops: Operands) -> Execute:
     """`max{.relu}.type`, `max{.ftz}{.NaN}{.xorsign.abs}.float`."""
     if not is_integer(ops):
@@ -271,13 +292,6 @@ def prepare_dot(ops: Operands) -> Execute:
 # Extended precision: the carry flag (PTX ISA 9.7.2).
 
 
-class CarryFlag:
-    """The condition code register's carry of every lane."""
-
-    def __init__(self, m: Machine) -> None:
-        self.set = np.zeros(m.n_lanes, np.bool_)
-
-
 def _carrying(ops: Operands, *, subtract: bool, product: bool) -> Execute:
     ops.allow("cc", "lo", "hi")
     scalar = ops.last_type()
@@ -287,9 +301,12 @@ def _carrying(ops: Operands, *, subtract: bool, product: bool) -> Execute:
     write = ops.destination(ops.args[0], scalar.name)
     takes = ops.instruction.opcode.split(".")[0].endswith("c")
     gives, high = ops.has("cc"), ops.has("hi")
+    carries = ops.layout.carry(ops.function)
+    ops.reads += [carries] * takes
+    ops.writes += [carries] * gives
 
     def execute(m: Machine, lanes: Lanes) -> None:
-        flag = m.state(CarryFlag).set
+        flag = row_of(m, carries)
         values = [np.asarray(read(m, lanes)) for read in reads]
         if product:
             left, right, addend = values

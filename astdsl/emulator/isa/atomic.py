@@ -16,11 +16,18 @@ from astdsl.emulator import numerics
 from astdsl.emulator.clocks import scope_number
 from astdsl.emulator.deadlock import Polls
 from astdsl.emulator.isa import Execute, executes
-from astdsl.emulator.isa.memory import SPACES, space_of, strength_of, strongly
+from astdsl.emulator.isa.memory import SPACES, extended, space_of, strength_of, strongly
 from astdsl.emulator.ledger import Strength
-from astdsl.emulator.scalars import UNSIGNED, Array, BoolArray, Scalar, all_of
+from astdsl.emulator.scalars import UNSIGNED, Array, Scalar, all_of
 from astdsl.emulator.syntax import Vector
-from astdsl.emulator.undefined import mark, undefined_fault, undefined_mask
+from astdsl.emulator.undefined import (
+    Undefined,
+    bits_read,
+    mark,
+    read_here,
+    undefined_fault,
+    wholly,
+)
 
 if TYPE_CHECKING:
     from astdsl.emulator.lanes import Lanes
@@ -97,20 +104,22 @@ def _wide(ops: Operands, args: Any, result: Any) -> Execute:
     def execute(m: Machine, lanes: Lanes) -> None:
         addresses = np.broadcast_to(address(m, lanes), lanes.n)
         operands = np.broadcast_to(value(m, lanes), (lanes.n, 2))
-        before = np.empty((lanes.n, 2), np.uint64)
+        before, unknown = np.empty((lanes.n, 2), np.uint64), np.zeros((lanes.n, 2), np.uint64)
         for turn in turns(addresses):
             some = Turn(lanes, turn)
             with strongly(m, strength.scope):
                 old, missing = m.memory.load(
                     m, some.lanes, space, addresses[some.at], np.dtype(np.uint64), 2
                 )
+                unknown[some.at] = 0 if missing is None else missing
                 before[some.at] = old
                 new = operands[some.at]
                 if other is not None:
                     third = np.broadcast_to(other(m, some.lanes), old.shape)
                     new = np.where((old == new).all(axis=1)[:, None], third, old)
                 version = m.memory.version
-                m.memory.store(m, some.lanes, space, addresses[some.at], new, missing)
+                left = read_here(m, wholly(missing)) if compares else None
+                m.memory.store(m, some.lanes, space, addresses[some.at], new, left)
                 if np.array_equal(new, old):
                     m.memory.version = version
             m.state(Polls).note_memory(m, some.lanes, space, addresses[some.at])
@@ -119,7 +128,7 @@ def _wide(ops: Operands, args: Any, result: Any) -> Execute:
         if write is not None:
             write(m, lanes, before)
             for place in places:
-                mark(m, place, lanes, None)
+                mark(m, place, lanes, unknown)
 
     return execute
 
@@ -134,10 +143,13 @@ class _Atomic:
             raise ops.refuse("no operation is named")
         scalar = self.scalar = ops.last_type()
         self.space, self.address = space_of(ops, args[0]), ops.address(args[0])
-        ops.reads.clear()
         self.value = ops.source(args[1], scalar.name)
         self.third = ops.source(args[2], scalar.name) if word == "cas" else None
-        self.places = tuple(ops.reads)
+        given = (
+            place for operand in args[1 : 2 + (word == "cas")] for place in ops.registers(operand)
+        )
+        self.given = [(place, scalar.bits) for place in given]
+        self.keeps = word != "exch"
         self.write = None if result is None else ops.destination(result, scalar.name)
         self.to = () if result is None else ops.registers(result)
         self.update = _typed(word, scalar)
@@ -145,33 +157,34 @@ class _Atomic:
 
     def execute(self, m: Machine, lanes: Lanes) -> None:
         """Take turns at the addresses; give each lane the value before its turn."""
-        undefined = undefined_mask(m, lanes, self.places)
-        if undefined is not None:
-            raise undefined_fault(m, lanes, undefined, "an operand of an atomic")
+        found = bits_read(m, lanes, self.given) if m.undefined else None
+        if found is not None:
+            bits = next(iter(found[0].values()))
+            raise undefined_fault(m, lanes, Undefined(bits, found[1]), "an operand of an atomic")
         addresses = np.broadcast_to(self.address(m, lanes) + self.offset, lanes.n)
         operands = _spread(self.value(m, lanes), lanes.n, self.scalar)
         others = None
         if self.third is not None:
             others = _spread(self.third(m, lanes), lanes.n, self.scalar)
         before = np.empty(operands.shape, self.scalar.dtype)
-        unknown = np.zeros(lanes.n, np.bool_)
+        unknown = np.zeros(lanes.n, UNSIGNED[self.scalar.bits])
         for turn in turns(addresses):
             some = Turn(lanes, turn)
             third = None if others is None else others[some.at]
             before[some.at], missing = self._exchange(
                 m, some.lanes, addresses[some.at], operands[some.at], third
             )
-            unknown[some.at] = False if missing is None else missing
+            unknown[some.at] = 0 if missing is None else missing
         m.wake = True
         if self.write is not None:
             self.write(m, lanes, before)
             for place in self.to:
-                mark(m, place, lanes, unknown)
+                mark(m, place, lanes, extended(unknown, self.scalar, place))
 
     def _exchange(
         self, m: Machine, lanes: Lanes, addresses: Array, operand: Array, third: Array | None
-    ) -> tuple[Array, BoolArray | None]:
-        """Update distinct addresses; return what they held, and which of it is undefined."""
+    ) -> tuple[Array, Array | None]:
+        """Update distinct addresses; return what they held, and its undefined bits."""
         dtype = UNSIGNED[self.scalar.bits]
         with strongly(m, self.strength.scope):
             raw, missing = m.memory.load(m, lanes, self.space, addresses, dtype)
@@ -179,7 +192,8 @@ class _Atomic:
             new = self.update(old, operand, third)
             stored = np.ascontiguousarray(new, self.scalar.dtype).view(dtype).reshape(-1)
             version = m.memory.version
-            m.memory.store(m, lanes, self.space, addresses, stored, missing)
+            left = read_here(m, wholly(missing)) if self.keeps else None
+            m.memory.store(m, lanes, self.space, addresses, stored, left)
         if np.array_equal(stored, np.ravel(raw)):
             # A lock that stays taken: nothing has changed.
             m.memory.version = version

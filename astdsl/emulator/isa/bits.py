@@ -6,6 +6,7 @@ clamped, never taken modulo the width as the host does.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,22 +14,27 @@ import numpy as np
 from astdsl.emulator.isa import Execute, executes
 from astdsl.emulator.isa.steps import value_step
 from astdsl.emulator.scalars import UNSIGNED, Array
+from astdsl.emulator.undefined_bits import ALL_BITS, extremes
 
 if TYPE_CHECKING:
     from astdsl.emulator.operands import Operands
+    from astdsl.emulator.undefined import Flow
 
 
 # Shifts.
 
 
-@executes("shl")
+_shifted_bits = partial(extremes, decides={2: ALL_BITS})
+
+
+@executes("shl", bits=_shifted_bits)
 def prepare_shl(ops: Operands) -> Execute:
     """`shl.type d, a, b`: counts from the width on give zero."""
     ops.allow()
     return _shift(ops, np.left_shift, signed=False)
 
 
-@executes("shr")
+@executes("shr", bits=_shifted_bits)
 def prepare_shr(ops: Operands) -> Execute:
     """`shr.type d, a, b`: arithmetic for signed types; counts are clamped to the width."""
     ops.allow()
@@ -51,7 +57,11 @@ def _shift(ops: Operands, ufunc: Any, *, signed: bool) -> Execute:
     return value_step(ops, function, scalar.name, [scalar.name, "u32"])
 
 
-@executes("shf")
+def _funnel_bits(ops: Operands) -> Flow:
+    return extremes(ops, {3: 31 if ops.has("wrap") else ALL_BITS})
+
+
+@executes("shf", bits=_funnel_bits)
 def prepare_funnel(ops: Operands) -> Execute:
     """`shf.{l,r}.{clamp,wrap}.b32 d, a, b, c`: shift the pair b:a (PTX ISA 9.7.8.6)."""
     ops.allow("l", "r", "clamp", "wrap")
@@ -132,7 +142,7 @@ def prepare_bfind(ops: Operands) -> Execute:
     return value_step(ops, function, "u32", [scalar.name])
 
 
-@executes("brev")
+@executes("brev", bits=extremes)
 def prepare_brev(ops: Operands) -> Execute:
     """`brev.type d, a`: the bits in reverse order."""
     ops.allow()
@@ -161,7 +171,7 @@ def _shifted(a: Any, amount: Any, bits: int, *, left: bool) -> Any:
     return np.where(np.greater_equal(amount, bits), dtype.type(0), moved)
 
 
-@executes("bfe")
+@executes("bfe", bits=partial(extremes, decides={2: 255, 3: 255}))
 def prepare_bfe(ops: Operands) -> Execute:
     """`bfe.type d, a, pos, len`: a field, sign-extended if signed (PTX ISA 9.7.1.19)."""
     ops.allow()
@@ -186,7 +196,7 @@ def prepare_bfe(ops: Operands) -> Execute:
     return value_step(ops, function, scalar.name, [scalar.name, "u32", "u32"])
 
 
-@executes("bfi")
+@executes("bfi", bits=partial(extremes, decides={3: 255, 4: 255}))
 def prepare_bfi(ops: Operands) -> Execute:
     """`bfi.type f, a, b, pos, len`: put the low bits of a into b (PTX ISA 9.7.1.20)."""
     ops.allow()
@@ -214,7 +224,11 @@ def prepare_bmsk(ops: Operands) -> Execute:
     return value_step(ops, function, "b32", ["u32", "u32"])
 
 
-@executes("szext")
+def _szext_bits(ops: Operands) -> Flow:
+    return extremes(ops, {2: 31 if ops.has("wrap") else ALL_BITS})
+
+
+@executes("szext", bits=_szext_bits)
 def prepare_szext(ops: Operands) -> Execute:
     """`szext.{clamp,wrap}.type d, a, b`: extend the low b bits (PTX ISA 9.7.1.21)."""
     ops.allow("clamp", "wrap")
@@ -225,8 +239,9 @@ def prepare_szext(ops: Operands) -> Execute:
         width = (b & np.uint32(31)) if wrap else np.minimum(b, np.uint32(32))
         shift = (np.uint32(32) - width).astype(np.uint64)
         moved = np.asarray(a).astype(np.int64).view(np.uint64) << (shift + np.uint64(32))
-        extended = (moved.view(np.int64) if scalar.kind == "s" else moved) >> np.int64(32)
-        amount = shift.astype(extended.dtype)
+        wide = moved.view(np.int64) if scalar.kind == "s" else moved
+        extended = wide >> wide.dtype.type(32)
+        amount = shift.astype(wide.dtype)
         return np.where(width == 0, 0, extended >> amount).astype(scalar.dtype)
 
     return value_step(ops, function, scalar.name, [scalar.name, "u32"])
@@ -242,7 +257,11 @@ _PERMUTE_MODES: dict[str, tuple[tuple[int, int, int, int], ...]] = {
 }
 
 
-@executes("prmt")
+def _permuted_bits(ops: Operands) -> Flow:
+    return extremes(ops, {3: 3 if any(map(ops.has, _PERMUTE_MODES)) else 0xFFFF})
+
+
+@executes("prmt", bits=_permuted_bits)
 def prepare_prmt(ops: Operands) -> Execute:
     """`prmt.b32{.mode} d, a, b, c`: pick four of eight bytes (PTX ISA 9.7.9.7)."""
     ops.allow(*_PERMUTE_MODES)

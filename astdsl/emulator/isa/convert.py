@@ -18,11 +18,13 @@ from astdsl.emulator.isa.arith import limits
 from astdsl.emulator.isa.floating import ROUNDINGS, format_of
 from astdsl.emulator.isa.steps import value_step
 from astdsl.emulator.scalars import TYPES, Array, Scalar
+from astdsl.emulator.undefined_bits import by_element, elements, extremes, part_of
 
 if TYPE_CHECKING:
     from astdsl.emulator.lanes import Lanes
     from astdsl.emulator.machine import Machine
     from astdsl.emulator.operands import Operands
+    from astdsl.emulator.undefined import Flow
 
 Convert = Callable[[Any], Array]
 
@@ -36,7 +38,23 @@ _MAX_NORMAL = {"f16": 65504.0, "bf16": 3.3895313892515355e38, "tf32": 3.40116213
 _FLAGS = ("ftz", "sat", "satfinite", "relu")
 
 
-@executes("cvt")
+def _cvt_bits(ops: Operands) -> Flow:
+    """Follow bits of integers, and elements of packed results."""
+    words = [word for word in ops.modifiers if word in TYPES or word in small_floats.FORMATS]
+    if any(word in small_floats.FORMATS for word in words):
+        return small_floats.undefined_bits(ops, words[0], words[1])
+    if len(ops.args) > 2:
+        wide = TYPES[words[-1]].bits
+        parts = [part_of(ops, operand, 0, wide) for operand in (ops.args[2], ops.args[1])]
+        for i, operand in enumerate(ops.args[3:] * 2):
+            parts[i] += part_of(ops, operand, 16 * i, 16)
+        return elements(ops, 16, parts)
+    if any(TYPES[word].is_float for word in words) or ops.has("sat"):
+        return by_element(ops)
+    return extremes(ops)
+
+
+@executes("cvt", bits=_cvt_bits)
 def prepare_cvt(ops: Operands) -> Execute:
     """`cvt{.rnd}{.ftz}{.relu}{.sat,.satfinite}.dtype.atype d, a{, b}`."""
     if ops.has("rs"):

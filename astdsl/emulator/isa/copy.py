@@ -136,7 +136,7 @@ def _copy(m: Machine, pc: int, target: tuple[Array, Array], read: list[Source], 
     """Copy the bytes that each lane reads, and zeros for the rest."""
     n = len(target[0])
     values = np.zeros((n, size), np.uint8)
-    undefined = np.zeros(n, np.bool_)
+    undefined = np.zeros_like(values)
     for source in read:
         word = UNSIGNED[8 * min(source.width, _WORD_BYTES)]
         count = source.width // word.itemsize
@@ -148,9 +148,11 @@ def _copy(m: Machine, pc: int, target: tuple[Array, Array], read: list[Source], 
             np.ascontiguousarray(found).reshape(len(found), -1).view(np.uint8)
         )
         if missing is not None:
-            undefined[source.of] |= missing
-    words = values.view(np.uint32)
-    m.memory.shared.store(*target, words, undefined if any_of(undefined) else None)
+            undefined[source.of, source.start : source.start + source.width] = missing.reshape(
+                len(found), -1
+            ).view(np.uint8)
+    words, bits = values.view(np.uint32), undefined.view(np.uint32)
+    m.memory.shared.store(*target, words, bits if any_of(bits) else None)
 
 
 def _valid_bytes(ops: Operands, size: int) -> Any:

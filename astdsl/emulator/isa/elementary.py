@@ -17,6 +17,7 @@ from astdsl.emulator.isa import Execute, executes
 from astdsl.emulator.isa.floating import format_of
 from astdsl.emulator.isa.steps import value_step
 from astdsl.emulator.scalars import Array
+from astdsl.emulator.undefined_bits import by_element
 
 if TYPE_CHECKING:
     from astdsl.emulator.operands import Operands
@@ -31,7 +32,7 @@ FUNCTIONS: dict[str, Callable[[Array], Array]] = {
 }
 
 
-@executes(*FUNCTIONS)
+@executes(*FUNCTIONS, bits=by_element)
 def prepare_elementary(ops: Operands) -> Execute:
     """`{ex2,lg2,sin,cos,tanh,rsqrt}.approx{.ftz}.type d, a`."""
     ops.allow("approx", "ftz")

@@ -18,6 +18,7 @@ from astdsl.emulator import numerics
 from astdsl.emulator.isa import Execute, executes
 from astdsl.emulator.isa.steps import ufunc_step, value_step
 from astdsl.emulator.scalars import TYPES, Array, Scalar
+from astdsl.emulator.undefined_bits import by_element, extremes
 
 if TYPE_CHECKING:
     from astdsl.emulator.operands import Operands
@@ -222,7 +223,7 @@ def _mixed(ops: Operands, name: str, types: list[str]) -> Execute:
     return value_step(ops, _finish(ops, rounded, TYPES["f32"]), "f32", sources)
 
 
-@executes("fma")
+@executes("fma", bits=by_element)
 def prepare_fma(ops: Operands) -> Execute:
     """`fma.rnd{.ftz}{.sat}{.relu}.float d, a, b, c`: rounded once."""
     return prepare(ops, "fma", 3)
@@ -260,7 +261,7 @@ def prepare_sign(ops: Operands, name: str) -> Execute:
     return value_step(ops, lambda a: a & dtype(sign - 1), bits, [bits])
 
 
-@executes("copysign")
+@executes("copysign", bits=extremes)
 def prepare_copysign(ops: Operands) -> Execute:
     """`copysign.type d, a, b`: the sign of a with the value of b (PTX ISA 9.7.3.2)."""
     ops.allow()

@@ -16,72 +16,32 @@ from astdsl.emulator.isa.steps import ufunc_step, value_step
 from astdsl.emulator.operands import is_sink
 from astdsl.emulator.scalars import UNSIGNED, Scalar
 from astdsl.emulator.syntax import Pair
-from astdsl.emulator.undefined import mark, undefined_mask
+from astdsl.emulator.undefined_bits import ALL_BITS, anything, bitwise, compared, extremes
 
 if TYPE_CHECKING:
     from astdsl.emulator.lanes import Lanes
     from astdsl.emulator.machine import Machine
     from astdsl.emulator.operands import Operands
-    from astdsl.emulator.scalars import Array
+    from astdsl.emulator.undefined import Flow
 
-# With which value of one operand the other does not matter.
-_ABSORBS = {"and": lambda a: a == 0, "or": lambda a: ~a == 0}
-_BITWISE = {"and": np.bitwise_and, "or": np.bitwise_or}
+_BITWISE = {"and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor}
 
 
-@executes("xor")
-def prepare_xor(ops: Operands) -> Execute:
-    """`xor.type d, a, b`."""
-    ops.allow()
-    return ufunc_step(ops, np.bitwise_xor, ops.last_type().name, 2)
-
-
-@executes(*_BITWISE, tracks=True)
+@executes(*_BITWISE, bits=bitwise)
 def prepare_bitwise(ops: Operands) -> Execute:
-    """`{and,or}.type d, a, b`: an operand that decides alone lets the other be undefined.
-
-    nvcc compares what lies behind the end, and asks in the same expression whether it is there.
-    """
+    """`{and,or,xor}.type d, a, b`."""
     ops.allow()
-    name, kind = ops.instruction.opcode.split(".")[0], ops.last_type().name
-    step = ufunc_step(ops, _BITWISE[name], kind, 2)
-    absorbs = _ABSORBS[name]
-    first, second = (ops.source(arg, kind) for arg in ops.args[1:3])
-    places = [ops.registers(arg) for arg in ops.args[1:3]]
-    to = None if is_sink(ops.args[0]) else ops.place(ops.args[0])
-
-    def execute(m: Machine, lanes: Lanes) -> None:
-        if to is None or not m.undefined:
-            step(m, lanes)
-            return
-        masks = [undefined_mask(m, lanes, each) for each in places]
-        found = None
-        if any(mask is not None for mask in masks):
-            decided = [absorbs(first(m, lanes)), absorbs(second(m, lanes))]
-            found = _undecided(masks, decided)
-        step(m, lanes)
-        mark(m, to, lanes, found)
-
-    return execute
+    return ufunc_step(ops, _BITWISE[ops.instruction.opcode.split(".")[0]], ops.last_type().name, 2)
 
 
-def _undecided(masks: list[Array | None], decided: list[Any]) -> Array:
-    """Return where undefined results come from: what is undefined, unless the other decides."""
-    nothing = np.uint32(0)
-    first, second = (nothing if mask is None else mask for mask in masks)
-    by_first = np.where((second == 0) & decided[1], nothing, first)
-    by_second = np.where((first == 0) & decided[0], nothing, second)
-    return np.maximum(*np.broadcast_arrays(by_first, by_second))
-
-
-@executes("not")
+@executes("not", bits=extremes)
 def prepare_not(ops: Operands) -> Execute:
     """`not.type d, a`."""
     ops.allow()
     return ufunc_step(ops, np.invert, ops.last_type().name, 1)
 
 
-@executes("cnot")
+@executes("cnot", bits=extremes)
 def prepare_cnot(ops: Operands) -> Execute:
     """`cnot.type d, a`: 1 if a is zero, else 0."""
     ops.allow()
@@ -89,7 +49,11 @@ def prepare_cnot(ops: Operands) -> Execute:
     return value_step(ops, lambda a: np.equal(a, 0), name, [name])
 
 
-@executes("lop3")
+def _lop3_bits(ops: Operands) -> Flow:
+    return bitwise(ops) if len(ops.args) == 5 else anything(ops)
+
+
+@executes("lop3", bits=_lop3_bits)
 def prepare_lop3(ops: Operands) -> Execute:
     """`lop3{.or,.and}.b32 d{|p}, a, b, c, immLut{, q}`: any function of three bits, by its table.
 
@@ -199,7 +163,7 @@ def _compared(ops: Operands) -> tuple[Callable[[Machine, Lanes], Any], Any]:
     return (lambda m, lanes: compare(first(m, lanes), second(m, lanes))), combined
 
 
-@executes("setp")
+@executes("setp", bits=compared)
 def prepare_setp(ops: Operands) -> Execute:
     """`setp.cmp{.logic}{.ftz}.type p{|q}, a, b{, {!}c}`; packed types set p (low) and q (high)."""
     compare, combine = _compared(ops)
@@ -219,7 +183,7 @@ def prepare_setp(ops: Operands) -> Execute:
     return execute
 
 
-@executes("set")
+@executes("set", bits=compared)
 def prepare_set(ops: Operands) -> Execute:
     """`set.cmp{.logic}{.ftz}.dtype.stype d, a, b{, {!}c}`: all ones (or 1.0) where true."""
     compare, combine = _compared(ops)
@@ -241,14 +205,19 @@ def prepare_set(ops: Operands) -> Execute:
     return execute
 
 
-@executes("selp", tracks=True)
+@executes("selp", bits=bitwise)
 def prepare_selp(ops: Operands) -> Execute:
     """`selp.type d, a, b, c`: a if c, else b; only the chosen one need be defined."""
     ops.allow()
     return _select(ops, ops.source(ops.args[3], "pred"))
 
 
-@executes("slct", tracks=True)
+def _slct_bits(ops: Operands) -> Flow:
+    """Let the sign of an integer decide, which is one bit."""
+    return bitwise(ops) if ops.modifiers[-1] == "s32" else extremes(ops, {3: ALL_BITS})
+
+
+@executes("slct", bits=_slct_bits)
 def prepare_slct(ops: Operands) -> Execute:
     """`slct{.ftz}.dtype.{s32,f32} d, a, b, c`: a if c >= 0, else b."""
     ops.allow("ftz")
@@ -258,43 +227,21 @@ def prepare_slct(ops: Operands) -> Execute:
 
 def _select(ops: Operands, choice: Any, place: int = -1) -> Execute:
     name = f"b{ops.type(ops.modifiers[place]).bits}"
-    decides = ops.registers(ops.args[3])
     first, second = (ops.source(arg, name) for arg in ops.args[1:3])
-    first_place, second_place = (ops.registers(arg) for arg in ops.args[1:3])
-    write, to = ops.destination(ops.args[0], name), ops.place(ops.args[0])
+    write = ops.destination(ops.args[0], name)
 
     def execute(m: Machine, lanes: Lanes) -> None:
         chosen = choice(m, lanes)
-        mask = None
-        if m.undefined:
-            mask = chosen_undefined(m, lanes, chosen, (first_place, second_place, decides))
         value = np.where(chosen, first(m, lanes), second(m, lanes))
         write(m, lanes, value)
-        if mask is not None or m.undefined:
-            mark(m, to, lanes, mask)
 
     return execute
-
-
-def chosen_undefined(m: Machine, lanes: Lanes, chosen: Any, places: Any) -> Any:
-    """Return which lanes of a selection are undefined: the chosen operand, or the choice itself."""
-    first, second, decides = (undefined_mask(m, lanes, each) for each in places)
-    parts = []
-    if first is not None:
-        parts.append(np.where(chosen, first, 0))
-    if second is not None:
-        parts.append(np.where(chosen, 0, second))
-    if decides is not None:
-        parts.append(decides)
-    if not parts:
-        return None
-    return np.maximum.reduce(np.broadcast_arrays(*parts))
 
 
 # Moves.
 
 
-@executes("mov")
+@executes("mov", bits=extremes)
 def prepare_mov(ops: Operands) -> Execute:
     """`mov.type d, a`: registers, immediates, addresses; packs and unpacks `{...}` vectors."""
     ops.allow()

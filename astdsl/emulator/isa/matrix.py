@@ -21,7 +21,8 @@ from astdsl.emulator.isa.warp import WHOLE_WARP, Warps, collective
 from astdsl.emulator.lanes import WARP_THREADS, Lanes
 from astdsl.emulator.matrix import contain
 from astdsl.emulator.scalars import UNSIGNED, Array
-from astdsl.emulator.undefined import mark
+from astdsl.emulator.undefined import Undefined, bits_read, mark
+from astdsl.emulator.undefined_bits import extremes
 
 if TYPE_CHECKING:
     from astdsl.emulator.machine import Machine
@@ -91,25 +92,31 @@ def prepare_ldmatrix(ops: Operands) -> Control:
 
     def body(m: Machine, lanes: Lanes, warps: Warps) -> None:
         _check_whole(m, lanes, warps)
-        groups, missed = [], []
+        groups: list[Array] = []
+        missed: list[Array] = []
+        some = False
         for group in range(count):
             rows = _row_lanes(warps, group)
             found, missing = m.memory.load(
                 m, rows, space, np.broadcast_to(address(m, rows), rows.n), UNSIGNED[16], 8
             )
             at = _by_warp(warps, group, rows)
-            raw = np.ascontiguousarray(found[at]).view(np.uint8)
-            groups.append(contain(raw, bits) if bits else raw)
-            missed.append(None if missing is None else np.logical_or.reduce(missing[at], axis=1))
+            some |= missing is not None
+            missing = np.zeros_like(found) if missing is None else missing
+            for parts, values in ((groups, found), (missed, missing)):
+                raw = np.ascontiguousarray(values[at]).view(np.uint8)
+                parts.append(contain(raw, bits) if bits else raw)
         for k, (write, to) in enumerate(zip(writes, places, strict=True)):
             words = _fragments(groups, k, shape, transposed)
             write(m, lanes, warps.gather(words.reshape(warps.n, WARP_THREADS)))
-            bad = _missing(missed, k, shape)
-            if bad is not None or m.undefined:
+            if some or m.undefined:
+                # What is undefined lies where the values do.
+                undefined = _fragments(missed, k, shape, transposed)
+                undefined = warps.gather(undefined.reshape(warps.n, WARP_THREADS))
                 for place in to:
-                    mark(m, place, lanes, None if bad is None else warps.gather(bad[:, None]))
+                    mark(m, place, lanes, undefined)
 
-    return collective(ops, WHOLE_WARP, body)
+    return collective(ops, WHOLE_WARP, body, tracks=True)
 
 
 def _fragments(groups: list[Array], k: int, shape: str, transposed: bool) -> Array:
@@ -126,13 +133,6 @@ def _fragments(groups: list[Array], k: int, shape: str, transposed: bool) -> Arr
     return found
 
 
-def _missing(missed: list[Array | None], k: int, shape: str) -> Array | None:
-    """Return in which warps the k-th register comes from rows with unwritten bytes."""
-    parts = missed[k - k % 2 : k - k % 2 + 2] if shape == "m16n16" else [missed[k]]
-    given = [part for part in parts if part is not None]
-    return np.logical_or.reduce(given) if given else None
-
-
 @controls("stmatrix")
 def prepare_stmatrix(ops: Operands) -> Control:
     """`stmatrix.sync.aligned.m8n8.{x1,x2,x4}{.trans}.shared.b16 [a], {s...}`.
@@ -143,6 +143,7 @@ def prepare_stmatrix(ops: Operands) -> Control:
     count, space = _count(ops, "m16n8"), space_of(ops, ops.args[0])
     address = ops.address(ops.args[0])
     reads = ops.sources(ops.args[1], "b32")
+    places = [ops.registers(element) for element in ops.elements(ops.args[1])]
     if len(reads) != count:
         raise ops.refuse(f"{count} registers are needed, not {len(reads)}")
     transposed, of_bytes = ops.has("trans"), ops.has("m16n8")
@@ -150,22 +151,37 @@ def prepare_stmatrix(ops: Operands) -> Control:
     def body(m: Machine, lanes: Lanes, warps: Warps) -> None:
         _check_whole(m, lanes, warps)
         for matrix in range(count):
-            words = warps.spread(reads[matrix](m, lanes), np.uint32)
-            if of_bytes:
-                # By warp, row in 8, column by 2, row by 8, and column in 2.
-                held = words.view(np.uint8).reshape(warps.n, 8, 4, 2, 2)
-                columns = np.ascontiguousarray(held.transpose(0, 2, 4, 3, 1))
-                tiles = columns.reshape(warps.n, 8, 16).view(np.uint16)
-            else:
-                tiles = words.view(np.uint16).reshape(warps.n, 8, 8)
-                tiles = tiles.transpose(0, 2, 1) if transposed else tiles
             rows = _row_lanes(warps, matrix)
-            values = np.empty((rows.n, 8), np.uint16)
-            values[_by_warp(warps, matrix, rows).reshape(-1)] = tiles.reshape(-1, 8)
-            addresses = np.broadcast_to(address(m, rows), rows.n)
-            m.memory.store(m, rows, space, addresses, values)
+            at = _by_warp(warps, matrix, rows).reshape(-1)
 
-    return collective(ops, WHOLE_WARP, body)
+            def by_row(words: Array, rows: Lanes = rows, at: Array = at) -> Array:
+                values = np.empty((rows.n, 8), np.uint16)
+                tiles = _tiles(warps.spread(words, np.uint32), transposed, of_bytes)
+                values[at] = tiles.reshape(-1, 8)
+                return values
+
+            found = bits_read(m, lanes, [(place, 32) for place in places[matrix]])
+            undefined = None
+            if found is not None:
+                bits = by_row(found[0][places[matrix][0]])
+                undefined = Undefined(bits, np.full(rows.n, found[1].max()))
+            addresses = np.broadcast_to(address(m, rows), rows.n)
+            values = by_row(reads[matrix](m, lanes))
+            m.memory.store(m, rows, space, addresses, values, undefined)
+
+    return collective(ops, WHOLE_WARP, body, tracks=True)
+
+
+def _tiles(words: Array, transposed: bool, of_bytes: bool) -> Array:
+    """Return the rows in memory, [warp, 8, 8] of 16 bits, of a matrix in registers."""
+    n = len(words)
+    if of_bytes:
+        # By warp, row in 8, column by 2, row by 8, and column in 2.
+        held = words.view(np.uint8).reshape(n, 8, 4, 2, 2)
+        columns = np.ascontiguousarray(held.transpose(0, 2, 4, 3, 1))
+        return columns.reshape(n, 8, 16).view(np.uint16)
+    tiles: Array = words.view(np.uint16).reshape(n, 8, 8)
+    return tiles.transpose(0, 2, 1) if transposed else tiles
 
 
 @controls("movmatrix")
@@ -182,4 +198,4 @@ def prepare_movmatrix(ops: Operands) -> Control:
         turned = np.ascontiguousarray(tiles.transpose(0, 2, 1)).view(np.uint32)
         write(m, lanes, warps.gather(turned.reshape(warps.n, WARP_THREADS)))
 
-    return collective(ops, WHOLE_WARP, body)
+    return collective(ops, WHOLE_WARP, body, bits=extremes(ops))

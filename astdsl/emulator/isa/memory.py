@@ -18,9 +18,9 @@ from astdsl.emulator.ledger import Strength
 from astdsl.emulator.memory import RANK_SHIFT, WINDOW_SHIFT, WINDOWS
 from astdsl.emulator.native.shared import SharedMove, plain_access
 from astdsl.emulator.operands import is_sink
-from astdsl.emulator.scalars import UNSIGNED, one_a_lane
+from astdsl.emulator.scalars import SIGNED, UNSIGNED, any_of, one_a_lane
 from astdsl.emulator.syntax import Address, Operand, Symbol, Vector
-from astdsl.emulator.undefined import mark, undefined_mask
+from astdsl.emulator.undefined import Read, Undefined, bits_read, mark
 
 if TYPE_CHECKING:
     from astdsl.emulator.machine import Machine
@@ -109,9 +109,9 @@ def prepare_load(ops: Operands) -> Execute:
     places: list[Place | None] = [None if is_sink(e) else ops.place(e) for e in elements]
     dtype, words = _storage(scalar)
 
-    load, parts = _loader(ops.instruction.used_bytes, scalar, count)
-
-    load = _ordered(ops, load, scalar.bytes * count)
+    used = ops.instruction.used_bytes
+    every: Load = _load_all if used is None else _UsedBytes(used).load
+    load = _ordered(ops, every, scalar.bytes * count)
     move = _plain_move(ops, ops.args[1], places, loads=True)
 
     def execute(m: Machine, lanes: Lanes) -> None:
@@ -128,14 +128,29 @@ def prepare_load(ops: Operands) -> Execute:
             for i, write in enumerate(writes):
                 write(m, lanes, _packed(typed[:, i], scalar))
         if undefined is not None or m.undefined:
-            for i, place in enumerate(places):
-                mask = undefined
-                if mask is not None and count > 1:
-                    _, mask = parts[i](m, lanes, space, at + i * scalar.bytes, dtype, words)
+            for place, bits in zip(places, _split(undefined, count, words), strict=True):
                 if place is not None:
-                    mark(m, place, lanes, mask)
+                    mark(m, place, lanes, bits if bits is None else extended(bits, scalar, place))
 
     return execute
+
+
+def _split(undefined: Array | None, count: int, words: int) -> list[Array | None]:
+    """Return the undefined bits of each element of a vector, (n,), or (n, 2) of 16-byte ones."""
+    if undefined is None:
+        return [None] * count
+    if words == 1:
+        return [*undefined.T] if count > 1 else [undefined]
+    return [*undefined.reshape(-1, count, words).swapaxes(0, 1)]
+
+
+def extended(bits: Array, scalar: Scalar, place: Place) -> Array:
+    """Return undefined bits of a value as those of the register that it is extended to."""
+    if place[0] == scalar.bits:
+        return bits
+    source = bits.view(SIGNED[scalar.bits]) if scalar.kind == "s" else bits
+    found: Array = source.astype(UNSIGNED[place[0]])
+    return found
 
 
 def _plain_move(
@@ -176,14 +191,6 @@ def _ordered(ops: Operands, load: Load, width: int) -> Load:
     return strong
 
 
-def _loader(used_bytes: int | None, scalar: Scalar, count: int) -> tuple[Load, list[Load]]:
-    """Return what loads a vector, and what loads each element of it alone."""
-    if used_bytes is None:
-        return _load_all, [_load_all] * count
-    parts = [_UsedBytes(used_bytes >> i * scalar.bytes).load for i in range(count)]
-    return _UsedBytes(used_bytes).load, list(parts)
-
-
 def _load_all(
     m: Machine, lanes: Lanes, space: str, addresses: Array, dtype: np.dtype[np.generic], count: int
 ) -> Loaded:
@@ -212,14 +219,16 @@ class _UsedBytes:
         """Load as `Memory.load` does; bytes that do not matter are zero."""
         width = dtype.itemsize
         raw = np.zeros((lanes.n, width * count), np.uint8)
-        undefined = None
+        undefined = np.zeros_like(raw)
         for start, size in self._parts(width, count):
             part, missing = m.memory.load(m, lanes, space, addresses + start, UNSIGNED[8 * size])
             raw[:, start : start + size] = part.view(np.uint8).reshape(-1, size)
             if missing is not None:
-                undefined = missing if undefined is None else undefined | missing
-        values = raw.view(dtype)
-        return (values if count > 1 else values[:, 0]), undefined
+                undefined[:, start : start + size] = missing.view(np.uint8).reshape(-1, size)
+        values, bits = raw.view(dtype), undefined.view(dtype) if any_of(undefined) else None
+        if count > 1:
+            return values, bits
+        return values[:, 0], None if bits is None else bits[:, 0]
 
     def _parts(self, width: int, count: int) -> list[tuple[int, int]]:
         """Return (offset, size) of what is loaded: whole elements, or single bytes of one."""
@@ -247,21 +256,20 @@ def prepare_store(ops: Operands) -> Execute:
     scalar, count = ops.last_type(), element_count(ops)
     space, address = space_of(ops, ops.args[0]), ops.address(ops.args[0])
     raw = "b128" if scalar.bits == 128 else f"b{scalar.bits}"
-    ops.reads.clear()
     reads = [ops.source(element, raw) for element in _elements(ops, ops.args[1], count)]
-    places = tuple(ops.reads)
     dtype, words = _storage(scalar)
 
     strength = strength_of(ops)
     elements = ops.elements(ops.args[1])
     registers = [ops.registers(each) for each in elements]
     stored = [each[0] if each else None for each in registers]
+    given = Stored(stored, scalar.bits)
     move = _plain_move(ops, ops.args[0], stored, loads=False)
 
     def execute(m: Machine, lanes: Lanes) -> None:
         if move is not None and move.execute(m, lanes):
             return
-        undefined = undefined_mask(m, lanes, places) if m.undefined else None
+        undefined = given.undefined(m, lanes) if m.undefined else None
         if count == 1 and words == 1:
             values = one_a_lane(reads[0](m, lanes), lanes.n)
         else:
@@ -278,6 +286,29 @@ def prepare_store(ops: Operands) -> Execute:
             m.guard.signal(lanes, space, at, strength, reads=False)
 
     return execute
+
+
+class Stored:
+    """Registers that are stored, so many bits of each: what of them is undefined."""
+
+    def __init__(self, places: Sequence[Place | None], width: int) -> None:
+        self._places = places
+        self._width = width
+        self._reads: list[Read] = [(place, width) for place in places if place is not None]
+
+    def undefined(self, m: Machine, lanes: Lanes) -> Undefined | None:
+        """Return the undefined bits of what is stored, (n,) or (n, elements), None for none."""
+        found = bits_read(m, lanes, self._reads)
+        if found is None:
+            return None
+        dtype = UNSIGNED[min(self._width, 64)]
+        none = np.zeros((lanes.n, self._width // dtype.itemsize // 8), dtype)
+        columns = [
+            none if place is None or place not in found[0] else found[0][place].astype(dtype)
+            for place in self._places
+        ]
+        bits = np.concatenate([column.reshape(none.shape) for column in columns], axis=1)
+        return Undefined(bits if bits.shape[1] > 1 else bits[:, 0], found[1])
 
 
 _BULK_STEP_BYTES = 8

@@ -22,6 +22,7 @@ from astdsl.emulator.lanes import Lanes
 from astdsl.emulator.reductions import BULK_TYPES, OPERATIONS, combiner
 from astdsl.emulator.scalars import UNSIGNED, one_a_lane
 from astdsl.emulator.syntax import Vector
+from astdsl.emulator.undefined import wholly
 
 if TYPE_CHECKING:
     from astdsl.emulator.machine import Machine
@@ -120,7 +121,7 @@ def prepare_reduction(ops: Operands) -> Execute:
                 one = rows[k : k + 1], offsets[k : k + 1]
                 old, missing = m.memory.shared.load(*one, raw, 1)
                 new = combine(old.view(dtype), values[k].astype(raw).view(dtype))
-                m.memory.shared.store(*one, new.astype(dtype).view(raw), missing)
+                m.memory.shared.store(*one, new.astype(dtype).view(raw), wholly(missing))
 
         operands.issue(m, lanes, write, strong=True)
 

@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from astdsl.emulator.lanes import Lanes
     from astdsl.emulator.machine import Machine
     from astdsl.emulator.operands import Operands
-    from astdsl.emulator.scalars import Array
+    from astdsl.emulator.scalars import Array, BoolArray
 
 Where = tuple[Any, Any, Any]
 _REPEAT = re.compile(r"x\d+")
@@ -206,6 +206,15 @@ class _Located:
             values |= data[block, lane, column + 1] << np.uint32(16)
         return values
 
+    def undefined(self, defined: BoolArray) -> Array:
+        """Return the undefined bits of the registers, [registers, threads]."""
+        block, lane, column = self.cells()
+        bits: Array = ~defined[block, lane // GROUP_LANES, column] * np.uint32(0xFFFFFFFF)
+        if self.access.packs:
+            bits &= np.uint32(0xFFFF)
+            bits |= ~defined[block, lane // GROUP_LANES, column + 1] * np.uint32(0xFFFF0000)
+        return bits
+
     def write(self, data: Array, values: Array) -> None:
         """Write the registers' values, [registers, threads]."""
         found = self._row_cells(data)
@@ -239,8 +248,7 @@ def prepare_load(ops: Operands) -> Control:
             _write_registers(m, lanes, rows, place.read(memory.data))
         undefined = None
         if not all_of(memory.defined[where]):
-            block, lane, column = place.cells()
-            undefined = ~memory.defined[block, lane // GROUP_LANES, column]
+            undefined = place.undefined(memory.defined)
         if undefined is not None or m.undefined:
             for at, register in enumerate(access.places):
                 mark(m, register, lanes, None if undefined is None else undefined[at])

@@ -18,6 +18,7 @@ from astdsl.emulator.formats.tensormap import MAP_BYTES
 from astdsl.emulator.isa import Control, Execute, controls, executes
 from astdsl.emulator.lanes import WARP_THREADS, Lanes
 from astdsl.emulator.scalars import one_a_lane
+from astdsl.emulator.undefined import read_here
 
 if TYPE_CHECKING:
     from astdsl.emulator.machine import Machine
@@ -119,7 +120,7 @@ def prepare_copy(ops: Operands) -> Control:
         origins = np.broadcast_to(source(m, lanes), lanes.n) + words
         parts, undefined = m.memory.load(m, lanes, "shared", origins, _PART)
         places = np.broadcast_to(target(m, lanes), lanes.n) + words
-        m.memory.store(m, lanes, "global", places, parts, undefined)
+        m.memory.store(m, lanes, "global", places, parts, read_here(m, undefined))
         _release(m, lanes, scope)
 
     return together(execute, Gathering(WARP_THREADS))

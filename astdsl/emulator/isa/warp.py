@@ -7,7 +7,7 @@ come early are parked until the others arrive. Lane k of a warp's row is thread 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,7 +18,8 @@ from astdsl.emulator.lanes import WARP_THREADS
 from astdsl.emulator.machine import Condition
 from astdsl.emulator.scalars import all_of, any_of, one_a_lane
 from astdsl.emulator.syntax import Immediate
-from astdsl.emulator.undefined import mark, origins_of, undefined_mask
+from astdsl.emulator.undefined import bits_read, mark
+from astdsl.emulator.undefined_bits import both_ends, extremes, filled, tried
 
 if TYPE_CHECKING:
     from astdsl.emulator.isa import Execute
@@ -26,7 +27,10 @@ if TYPE_CHECKING:
     from astdsl.emulator.machine import Machine
     from astdsl.emulator.operands import Getter, Operands
     from astdsl.emulator.scalars import Array, BoolArray
+    from astdsl.emulator.undefined import Flow
+    from astdsl.emulator.undefined_bits import Ends, Values
 
+Body = Callable[["Machine", "Lanes", "Warps"], None]
 _EVERY = (1 << WARP_THREADS) - 1
 # The mask of what needs all lanes of a warp, and has no mask in the text.
 WHOLE_WARP = Immediate(_EVERY)
@@ -176,16 +180,19 @@ class Members:
 def collective(
     ops: Operands,
     mask: Any,
-    body: Callable[[Machine, Lanes, Warps], None],
+    body: Body,
     *,
     tracks: bool = False,
+    bits: Flow | None = None,
 ) -> Control:
     """Return a step that parks early lanes and runs `body` on whole warps.
 
-    With `tracks` the body marks undefined results itself.
+    With `tracks` the body marks undefined results itself; else they follow a rule, that all of a
+    warp's results come from all that it reads unless there is another.
     """
     members = Members(ops, mask)
-    places, writes = tuple(ops.reads), tuple(ops.writes)
+    ops.sensitive += ops.registers(mask)
+    track = _Tracking(ops, bits)
 
     def execute(m: Machine, lanes: Lanes) -> Lanes | None:
         ready, early = members.together(m, lanes)
@@ -193,23 +200,44 @@ def collective(
             m.block(early, members.condition)
         for some in members.groups(m, ready) if ready.n else ():
             warps = Warps(m, some)
-            if not tracks:
-                _track(m, some, warps, places, writes)
-            body(m, some, warps)
+            if m.undefined and not tracks:
+                track.run(m, some, warps, body)
+            else:
+                body(m, some, warps)
         return ready if early.n else None
 
     return execute
 
 
-def _track(m: Machine, lanes: Lanes, warps: Warps, reads: Any, writes: Any) -> None:
-    """Make results of warps that read an undefined value undefined, for all of the warp."""
-    if not m.undefined:
-        return
-    origins = undefined_mask(m, lanes, reads)
-    if origins is not None:
-        origins = warps.gather(warps.spread(origins, origins.dtype).max(axis=1)[:, None])
-    for place in writes:
-        mark(m, place, lanes, origins)
+def _with_warps(body: Body, warps: Warps, m: Machine, lanes: Lanes) -> None:
+    body(m, lanes, warps)
+
+
+class _Tracking:
+    """How undefined bits pass through a collective, from all lanes of a warp to all of them."""
+
+    def __init__(self, ops: Operands, bits: Flow | None) -> None:
+        self._reads = ops.looked_at()
+        self._writes = tuple(ops.writes)
+        self._flow = bits
+
+    def run(self, m: Machine, lanes: Lanes, warps: Warps, body: Body) -> None:
+        """Execute the body, and mark what it writes."""
+        found = bits_read(m, lanes, self._reads)
+        if found is None:
+            body(m, lanes, warps)
+            for place in self._writes:
+                mark(m, place, lanes, None)
+            return
+        origins = warps.gather(warps.spread(found[1], found[1].dtype).max(axis=1)[:, None])
+        if self._flow is None:
+            results = [filled(m, place, lanes, origins != 0) for place in self._writes]
+        else:
+            step = partial(_with_warps, body, warps)
+            results = [*self._flow(m, lanes, step, found[0])]
+        body(m, lanes, warps)
+        for place, bits in zip(self._writes, results, strict=True):
+            mark(m, place, lanes, bits, origins)
 
 
 @controls("shfl.sync")
@@ -227,10 +255,14 @@ class _Shuffle:
         results = ops.pair(ops.args[0])
         self.place = ops.registers(ops.args[1])
         self.to = ops.registers(results[0])
+        self.decides = [
+            (place, 32) for operand in ops.args[2:4] for place in ops.registers(operand)
+        ]
         self.value = ops.source(ops.args[1], "b32")
         self.lane, self.clamp = ops.source(ops.args[2], "u32"), ops.source(ops.args[3], "u32")
         self.write = ops.destination(results[0], "b32")
         self.write_valid = ops.destination(results[1], "pred") if len(results) == 2 else None
+        self.valid = ops.registers(results[1]) if len(results) == 2 else ()
         self.constant: tuple[Array, Array] | None = None
         if ops.is_literal(ops.args[2]) and ops.is_literal(ops.args[3]):
             lane, clamp = ops.immediate(ops.args[2]) & 31, ops.immediate(ops.args[3])
@@ -262,15 +294,26 @@ class _Shuffle:
 
     def _mark(self, m: Machine, lanes: Lanes, warps: Warps, source: Array) -> None:
         """Follow undefined values from lane to lane; what an absent lane gives is undefined."""
-        found = m.undefined.get(self.place[0]) if self.place else None
-        if found is None and warps.complete and not m.undefined:
+        if warps.complete and not m.undefined:
             return
-        absent = origins_of(m, ~warps.here)
-        given = 0 if found is None else found[lanes.sel]
-        rows = np.maximum(warps.spread(given, absent.dtype), absent)
-        result = warps.gather(np.take_along_axis(rows, source, axis=1))
+        absent = ~warps.here
+        bits, origins = absent * np.uint32(_EVERY), absent * np.uint32(m.pc + 1)
+        found = bits_read(m, lanes, [(place, 32) for place in self.place])
+        if found is not None:
+            given = found[0][self.place[0]].astype(np.uint32)
+            bits |= warps.spread(given, np.uint32)
+            origins = np.maximum(origins, warps.spread(found[1], np.uint32))
+        bits, origins = (
+            warps.gather(np.take_along_axis(rows, source, axis=1)) for rows in (bits, origins)
+        )
+        decides = bits_read(m, lanes, self.decides)
+        if decides is not None:
+            bits = bits | np.where(decides[1] != 0, np.uint32(_EVERY), np.uint32(0))
+            origins = np.maximum(origins, decides[1])
         for place in self.to:
-            mark(m, place, lanes, result)
+            mark(m, place, lanes, bits, origins)
+        for place in self.valid:
+            mark(m, place, lanes, None if decides is None else decides[1] != 0, origins)
 
 
 Found = tuple[Any, Any]
@@ -306,7 +349,16 @@ def prepare_vote(ops: Operands) -> Control:
             result = ~(true.any(axis=1) & false.any(axis=1))
         write(m, lanes, warps.gather(result[:, None]))
 
-    return collective(ops, ops.args[2], body)
+    bits = tried(ops, _unlike, {}) if mode == "uni" else extremes(ops)
+    return collective(ops, ops.args[2], body, bits=bits)
+
+
+def _unlike(m: Machine, lanes: Lanes, ends: Ends) -> Iterator[Values]:
+    """Give lanes the same, either way, and the first lane of each warp something else."""
+    yield from both_ends(m, lanes, ends)
+    warps = Warps(m, lanes)
+    first = warps.gather(np.arange(WARP_THREADS) == np.argmax(warps.here, axis=1)[:, None])
+    yield {place: np.where(first, low, high) for place, (low, high) in ends.items()}
 
 
 @controls("match.any.sync", "match.all.sync")

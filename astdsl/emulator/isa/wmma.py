@@ -19,9 +19,9 @@ from astdsl.emulator.isa import Control, controls
 from astdsl.emulator.isa.memory import space_of
 from astdsl.emulator.isa.warp import WHOLE_WARP, Warps, collective
 from astdsl.emulator.lanes import WARP_THREADS
-from astdsl.emulator.scalars import UNSIGNED, one_a_lane
+from astdsl.emulator.scalars import UNSIGNED, any_of, one_a_lane
 from astdsl.emulator.syntax import Immediate
-from astdsl.emulator.undefined import mark, undefined_mask
+from astdsl.emulator.undefined import Undefined, bits_read, mark
 
 if TYPE_CHECKING:
     from astdsl.emulator.lanes import Lanes
@@ -139,11 +139,13 @@ def prepare_load(ops: Operands) -> Control:
             ]
             words = np.stack([values for values, _ in parts], axis=-1)
             write(m, lanes, np.ascontiguousarray(words).view(np.uint32)[:, 0])
-            missing = [mask for _, mask in parts if mask is not None]
-            for each in to if missing or m.undefined else ():
-                mark(m, each, lanes, np.logical_or.reduce(missing) if missing else None)
+            if m.undefined or any(bits is not None for _, bits in parts):
+                masks = [np.zeros_like(v) if bits is None else bits for v, bits in parts]
+                undefined = np.ascontiguousarray(np.stack(masks, axis=-1)).view(np.uint32)[:, 0]
+                for each in to:
+                    mark(m, each, lanes, undefined)
 
-    return collective(ops, WHOLE_WARP, body)
+    return collective(ops, WHOLE_WARP, body, tracks=True)
 
 
 @controls("wmma.store")
@@ -160,14 +162,23 @@ def prepare_store(ops: Operands) -> Control:
     def body(m: Machine, lanes: Lanes, warps: Warps) -> None:
         _require_whole(m, lanes, warps)
         for k, read in enumerate(reads):
-            word = np.array(one_a_lane(read(m, lanes), lanes.n), np.uint32)
-            parts = np.ascontiguousarray(word[:, None].view(dtype).T)
-            undefined = undefined_mask(m, lanes, places[k]) if m.undefined else None
+            parts = _parts(read(m, lanes), lanes.n, dtype)
+            found = bits_read(m, lanes, [(each, 32) for each in places[k]])
+            bits = _parts(0 if found is None else found[0][places[k][0]], lanes.n, dtype)
             for part in range(fragment.per_register):
                 at = place.addresses(m, lanes, k, part)
+                undefined = None
+                if found is not None and any_of(bits[part]):
+                    undefined = Undefined(bits[part], found[1])
                 m.memory.store(m, lanes, place.space, at, parts[part], undefined)
 
-    return collective(ops, WHOLE_WARP, body)
+    return collective(ops, WHOLE_WARP, body, tracks=True)
+
+
+def _parts(words: Any, n: int, dtype: Any) -> Array:
+    """Return the elements of a register, [part, lanes]."""
+    word = np.array(one_a_lane(words, n), np.uint32)
+    return np.ascontiguousarray(word[:, None].view(dtype).T)
 
 
 @controls("wmma.mma")

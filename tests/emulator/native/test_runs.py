@@ -9,10 +9,12 @@ from astdsl.emulator.in_flight import Use
 from astdsl.emulator.lanes import Lanes
 from astdsl.emulator.native.host import host
 from astdsl.emulator.native.runs import Budget, NativeCode
+from astdsl.emulator.undefined import Undefined
 from tests.emulator.native.machines import machine_of, program_of, run_of
 
 pytestmark = pytest.mark.skipif(host() is None, reason="this processor has no compiled forms")
 
+_UNDEFINED = Undefined(np.ones(8, np.uint32), np.ones(8, np.uint32))
 _LINES = ["add.s32 %r0, %r1, %r2;", "xor.b32 %r1, %r0, %r3;", "shl.b32 %r2, %r1, %r0;"]
 
 
@@ -27,9 +29,9 @@ def test_a_run_is_left_to_its_steps_where_one_of_its_registers_is_undefined() ->
     run, lanes = run_of(program, 3), Lanes.span(0, 8)
     for place in program.native.instructions[0].reads:
         machine = machine_of(program, 8, 0)
-        machine.undefined[place] = np.ones(8, np.uint32)
+        machine.undefined[place] = _UNDEFINED
         assert not run.execute(machine, lanes)
-    machine.undefined = {(64, 0): np.ones(8, np.uint32)}
+    machine.undefined = {(64, 0): _UNDEFINED}
     assert run.execute(machine, lanes)
 
 
@@ -44,7 +46,7 @@ def test_a_run_is_left_to_its_steps_where_one_of_its_registers_is_in_flight() ->
 def test_a_predicate_that_guards_belongs_to_the_registers_of_a_run() -> None:
     program = program_of(["@%p3 add.s32 %r0, %r1, %r2;", *_LINES[1:]])
     machine = machine_of(program, 8, 0)
-    machine.undefined[program.native.instructions[0].register_place("%p3")] = np.ones(8, np.uint32)
+    machine.undefined[program.native.instructions[0].register_place("%p3")] = _UNDEFINED
     assert not run_of(program, 3).execute(machine, Lanes.span(0, 8))
 
 
