@@ -25,8 +25,11 @@ FLAG_DIRECTIVES = (".explicitcluster", ".noreturn", ".blocksareclusters", ".uniq
 
 
 def parse(text: str) -> Module:
-    """Read a PTX text; raises `PtxSyntaxError` with the line."""
-    tokens = Tokens(text)
+    """Read a PTX text; raises `PtxSyntaxError` with the line.
+
+    It may end as the driver's do, with a byte 0: so does what NVRTC returns.
+    """
+    tokens = Tokens(text.rstrip("\0"))
     module = Module()
     _find_files(tokens, module)
     while not tokens.at_end():

@@ -143,3 +143,10 @@ def test_what_is_not_ptx_is_named_with_its_line(code: str) -> None:
     with pytest.raises(PtxSyntaxError) as error:
         body(code)
     assert error.value.ptx_line is not None
+
+
+def test_a_text_may_end_with_a_byte_0_as_nvrtc_returns_it() -> None:
+    text = module("", [])
+    assert parse(text + "\0") == parse(text)
+    with pytest.raises(PtxSyntaxError):
+        parse(text + "\0" + text)
