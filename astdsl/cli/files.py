@@ -14,6 +14,7 @@ from typing import Any
 
 from astdsl.errors import BadCommand, did_you_mean
 from astdsl.kernel import Kernel, Placed
+from astdsl.runtime.boundary import LIBRARIES
 
 
 def find_kernel(place: str) -> Kernel | Placed:
@@ -93,14 +94,22 @@ def load_file(path: str) -> ModuleType:
     file = Path(path).resolve()
     if not file.is_file():
         raise BadCommand(f"there is no file `{path}`", help="write `FILE.py` or `FILE.py:KERNEL`")
-    spec = importlib.util.spec_from_file_location(file.stem, file)
+    # A file may be called like a module that others import.
+    name = f"{file.stem}_of_user" if file.stem in {*sys.modules, *LIBRARIES} else file.stem
+    spec = importlib.util.spec_from_file_location(name, file)
     if spec is None or spec.loader is None:
         raise BadCommand(f"`{path}` is not a Python file", help="its name must end in `.py`")
     module = importlib.util.module_from_spec(spec)
     # What the file imports from its folder is found, and its dataclasses find their module.
     sys.path.insert(0, str(file.parent))
-    sys.modules[file.stem] = module
-    spec.loader.exec_module(module)
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except SystemExit as end:
+        raise BadCommand(
+            f"`{path}` ends the program while it is loaded: {end!r}",
+            help='put what runs its kernels below `if __name__ == "__main__":`',
+        ) from None
     return module
 
 

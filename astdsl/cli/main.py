@@ -6,14 +6,16 @@ user never shows a frame of ours.
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
 import traceback
+from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Sequence
 from contextlib import redirect_stdout
 from dataclasses import dataclass
+from functools import partial
 from types import TracebackType
+from typing import NoReturn
 
 import astdsl
 from astdsl.cli import check, doctor, dump, emulate, explain, repl, run
@@ -36,8 +38,8 @@ class Command:
     """A command: its line of help, its options, and what it does."""
 
     help: str
-    add_arguments: Callable[[argparse.ArgumentParser], None]
-    run: Callable[[argparse.Namespace, Screen], int]
+    add_arguments: Callable[[ArgumentParser], None]
+    run: Callable[[Namespace, Screen], int]
 
 
 COMMANDS = {
@@ -73,10 +75,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; return its exit code."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     screen = Screen(as_json="--json" in given)
-    sys.excepthook = _report_fault
+    sys.excepthook = partial(_report_fault, screen)
     try:
         _refuse_unknown(given)
-        options = make_parser().parse_args(given)
+        options = make_parser(_Parser if screen.as_json else ArgumentParser).parse_args(given)
         if not options.command:
             make_parser().print_help()
             return 2
@@ -90,6 +92,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
     except SyntaxError as error:  # of the file that was loaded
         screen.note("".join(traceback.format_exception_only(error)))
+        screen.tell_failure(error, [])
         return 1
     except BrokenPipeError:  # the reader, `head` say, has seen enough
         # Python flushes once more at its end, and would complain.
@@ -97,7 +100,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
 
 
-def _run(options: argparse.Namespace, screen: Screen) -> int:
+def _run(options: Namespace, screen: Screen) -> int:
     run = COMMANDS[options.command].run
     if not screen.as_json and options.command not in PRODUCING:
         return run(options, screen)
@@ -105,9 +108,19 @@ def _run(options: argparse.Namespace, screen: Screen) -> int:
         return run(options, screen)
 
 
-def make_parser() -> argparse.ArgumentParser:
+class _Parser(ArgumentParser):
+    """A parser whose complaints are errors like others."""
+
+    def error(self, message: str) -> NoReturn:
+        """Raise BadCommand."""
+        raise BadCommand(
+            f"`{self.prog}`: {message}", help=f"`{self.prog} --help` says what it takes"
+        )
+
+
+def make_parser(kind: type[ArgumentParser] = ArgumentParser) -> ArgumentParser:
     """Return the parser of the whole command line."""
-    parser = argparse.ArgumentParser(
+    parser = kind(
         prog="astdsl",
         description="GPU kernels as plain Python functions.",
         epilog="Exit codes: 0 good, 1 the kernel is wrong, 2 the call is wrong.",
@@ -131,7 +144,10 @@ def _refuse_unknown(given: Sequence[str]) -> None:
 
 
 def _report_fault(
-    kind: type[BaseException], error: BaseException, trace: TracebackType | None
+    screen: Screen,
+    kind: type[BaseException],
+    error: BaseException,
+    trace: TracebackType | None,
 ) -> None:
     """Report what nobody caught: the user's own exceptions with their frames, ours as ours."""
     names = [frame.f_globals.get("__name__", "") for frame, _ in traceback.walk_tb(trace)]
@@ -140,12 +156,14 @@ def _report_fault(
     if not whose or whose[-1] in OURS:
         sys.stderr.write("This is a fault of astdsl, not of your kernel; please report it:\n")
         traceback.print_exception(kind, error, trace)
+        screen.tell_failure(error, [])
         return
     first = modules.index(next(module for module in whose if module not in OURS))
     frames = zip(traceback.extract_tb(trace)[first:], modules[first:], strict=True)
     users = [frame for frame, module in frames if module not in OURS]
     lines = ["Traceback (most recent call last):\n", *traceback.format_list(users)]
     sys.stderr.write("".join([*lines, *traceback.format_exception_only(error)]))
+    screen.tell_failure(error, users)
 
 
 if __name__ == "__main__":

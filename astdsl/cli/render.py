@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterable, Sequence
+from traceback import FrameSummary
 from typing import Any
 
 from rich.console import Console
@@ -125,6 +126,11 @@ class Screen:
         else:
             _write(self._err, error.report(), "report")
 
+    def tell_failure(self, error: BaseException, frames: Sequence[FrameSummary]) -> None:
+        """With `--json` write an exception of Python as an object, its innermost frame first."""
+        if self.as_json:
+            self.show_json({"error": _of_python(error, frames)})
+
     def note(self, text: str) -> None:
         """Write a remark beside the results."""
         _write(self._err, text, "")
@@ -158,3 +164,28 @@ def as_object(error: KernelError) -> dict[str, Any]:
         ],
         "help": error.help,
     }
+
+
+def _of_python(error: BaseException, frames: Sequence[FrameSummary]) -> dict[str, Any]:
+    """Return an exception that is no error of ours as an object; lines as Python counts them."""
+    places: list[tuple[Any, ...]] = [
+        (f.filename, f.lineno, f.colno, f.end_lineno, f.end_colno) for f in reversed(frames)
+    ]
+    message = str(error)
+    if isinstance(error, SyntaxError):
+        message, line, end_line = error.msg, error.lineno or 1, error.end_lineno or 0
+        start, end = (_bytes_before(error.text, x or 1) for x in (error.offset, error.end_offset))
+        place = (error.filename, line, start, max(line, end_line), max(start, end))
+        places = [place] * bool(error.filename)
+    names = ("file", "line", "column", "end_line", "end_column")
+    return {
+        "code": "",
+        "message": f"{type(error).__name__}: {message}",
+        "places": [{**dict(zip(names, place, strict=True)), "note": ""} for place in places],
+        "help": "",
+    }
+
+
+def _bytes_before(text: str | None, column: int) -> int:
+    """Return how many bytes stand before a column, which counts characters from 1."""
+    return len((text or "")[: max(0, column - 1)].encode())

@@ -126,10 +126,55 @@ def test_a_file_that_python_cannot_parse_exits_1(
     assert "SyntaxError" in capsys.readouterr().err
 
 
-def run_file(folder: Path, text: str) -> subprocess.CompletedProcess[str]:
+@pytest.mark.parametrize(
+    ("text", "message", "line", "column"),
+    [
+        ("x = 1\ny = (2\n", "SyntaxError: '(' was never closed", 2, 4),
+        ("def f():\n  x = 1\n    y = 2\n", "IndentationError: unexpected indent", 3, 3),
+        ("import nowhere_at_all\n", "ModuleNotFoundError: No module named 'nowhere_at_all'", 1, 0),
+        ("x = 1\ny = x / 0\n", "ZeroDivisionError: division by zero", 2, 4),
+        ("raise KeyError('a')\n", "KeyError: 'a'", 1, 0),
+    ],
+)
+def test_json_tells_what_a_file_raises(
+    text: str, message: str, line: int, column: int, tmp_path: Path
+) -> None:
+    done = run_file(tmp_path, text, "--json")
+    error = json.loads(done.stdout)["error"]
+    assert (done.returncode, error["code"], error["message"]) == (1, "", message)
+    assert [(p["line"], p["column"]) for p in error["places"]] == [(line, column)]
+    assert error["places"][0]["file"].endswith("file.py")
+    assert message.partition(":")[0] in done.stderr
+
+
+def test_json_tells_a_wrong_call(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["dump", "--irr", KERNELS, "--json"]) == 2
+    assert "--irr" in json.loads(capsys.readouterr().out)["error"]["message"]
+
+
+@pytest.mark.parametrize("end", ["sys.exit()", "sys.exit(3)", "sys.exit('no')", "raise SystemExit"])
+def test_a_file_that_ends_the_program_is_refused(
+    end: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "ends.py").write_text(f"import sys\n\n{end}\n")
+    assert main(["dump", str(tmp_path / "ends.py")]) == 2
+    assert '`if __name__ == "__main__":`' in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["queue", "numpy", "types", "astdsl"])
+def test_a_file_may_be_called_like_a_module(name: str, tmp_path: Path) -> None:
+    file = tmp_path / f"{name}.py"
+    file.write_text("from astdsl import kernel\n\n\ndef f():\n    1 / 0\n\n\nf()\n")
+    command = [sys.executable, "-m", "astdsl.cli.main", "dump", str(file)]
+    done = subprocess.run(command, capture_output=True, check=False, text=True)
+    assert done.stderr.startswith("Traceback"), done.stderr
+    assert done.stderr.count("  File ") == 2
+
+
+def run_file(folder: Path, text: str, *options: str) -> subprocess.CompletedProcess[str]:
     file = folder / "file.py"
     file.write_text(text)
-    command = [sys.executable, "-m", "astdsl.cli.main", "dump", str(file)]
+    command = [sys.executable, "-m", "astdsl.cli.main", "dump", str(file), *options]
     return subprocess.run(command, capture_output=True, check=False, text=True)
 
 
