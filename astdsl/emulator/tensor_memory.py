@@ -335,6 +335,8 @@ def _first(bad: BoolArray, where: Where) -> tuple[int, tuple[int, int, int]]:
     if isinstance(columns, slice):
         columns = columns.start + index
     rows, groups = where[0], where[1]
+    if isinstance(rows, slice):
+        rows, groups = np.ogrid[: bad.shape[0], : bad.shape[1]]
     if rows.ndim == 2:
         rows, groups = rows[:, :, None], groups[:, :, None]
     row, group, column = (int(np.broadcast_to(p, bad.shape)[at]) for p in (rows, groups, columns))

@@ -105,13 +105,12 @@ def _noting(step: Any) -> Any:
 
 
 def _only_writing(prepared: Sequence[Operands], pc: int, touching: Sequence[int]) -> Iterator[int]:
-    """Yield what writes the accumulator of the product at `pc`, and no other of its registers."""
+    """Yield the moves to registers of the accumulator of the product at `pc`, also among them."""
     product = prepared[pc]
     accumulator = {product.place(each) for each in product.elements(product.args[0])}
     for at in touching:
         ops = prepared[at]
-        others = {*ops.reads, *ops.sensitive, *(set(ops.writes) - accumulator)}
-        if others.isdisjoint(product.holds):
+        if ops.instruction.opcode.startswith("mov.") and accumulator.issuperset(ops.writes):
             yield at
 
 

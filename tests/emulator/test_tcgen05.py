@@ -82,13 +82,14 @@ def launch(
     end: str = END,
     grid: int = 1,
     strict: bool | None = None,
+    check: bool = True,
 ) -> NDArray[Any]:
     data = np.zeros(IMAGE_BYTES, np.uint8) if image is None else image
     out = np.zeros((grid * 128, n), np.uint32)
     ptx = kernel(
         BEGIN + body + end, ["u64", "u64"], target="sm_100a", shared_bytes=IMAGE_BYTES + 16
     )
-    run(ptx, "k", (grid,), (128,), [data, out], completion=completion, strict=strict)
+    run(ptx, "k", (grid,), (128,), [data, out], completion=completion, strict=strict, check=check)
     return out
 
 
@@ -485,10 +486,11 @@ def test_an_allocation_that_never_fits_is_a_deadlock() -> None:
         run(ptx, "k", (1,), (128,), [np.zeros(IMAGE_BYTES, np.uint8), np.zeros(4, np.uint32)])
 
 
-def test_overwriting_what_a_load_reads_without_the_wait_is_a_fault() -> None:
+@pytest.mark.parametrize("check", [True, False])
+def test_overwriting_what_a_load_reads_without_the_wait_is_a_fault(check: bool) -> None:
     image, code, _ = tiles()
     code += "mov.u32 %r20, 0;" + store(4, "%r20") + load(4, waited=False) + "bar.sync 0;"
-    text = fault("E275", code + product(BITS, "f16"), image=image, end=END + WAIT)
+    text = fault("E275", code + product(BITS, "f16"), image=image, end=END + WAIT, check=check)
     assert "tcgen05.wait::ld" in text
 
 

@@ -340,10 +340,13 @@ def test_a_fence_missing_on_the_way_round_a_loop_is_a_fault() -> None:
     assert re.search(r"registers \(warp 0 of block \(0, 0, 0\), PTX line \d+\)", text)
 
 
+@pytest.mark.parametrize("touch", [TOUCH, "mov.b32 %r201, %r200;"])
 @pytest.mark.parametrize("completion", COMPLETIONS)
-def test_a_write_of_an_accumulator_that_is_not_read_needs_no_fence(completion: Completion) -> None:
+def test_a_move_to_an_accumulator_that_is_not_read_needs_no_fence(
+    completion: Completion, touch: str
+) -> None:
     image, code = tiles()
-    launch(code + in_a_loop(FENCE, "", TOUCH, 3), image, 4, completion)
+    launch(code + in_a_loop(FENCE, "", touch, 3), image, 4, completion)
 
 
 def test_a_strict_run_wants_a_fence_after_a_write_of_an_accumulator_that_is_not_read() -> None:
