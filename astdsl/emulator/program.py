@@ -146,6 +146,7 @@ def prepare(module: Module, kernel: str) -> Program:
         _has(program, "tcgen05.fence"),
         _has(program, "fence.mbarrier_init"),
         any(_has(program, opcode) for opcode in _BARRIERS),
+        loads=_has(program, "tcgen05.wait::ld"),
     )
     program.cancels_clusters = _has(program, "clusterlaunchcontrol.try_cancel")
     program.loads_constants = _has(program, "ld.global.nc")

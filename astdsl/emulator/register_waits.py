@@ -1,7 +1,7 @@
 """Loads of tensor memory that an instruction which reads one of their registers waits for.
 
-Invariant: only programs without `tcgen05.wait::ld` are watched, whose compiler leaves the wait to
-the assembler; what is loaded counts as read from there on, and no sooner.
+Invariant: only loads are watched whose registers may be read before any `tcgen05.wait::ld`; what
+they load counts as read from there on, and no sooner, where the wait may be left to the assembler.
 Source: PTX ISA 9.7.16.6.4.5: register dependencies of `tcgen05.ld` are respected, and order nothing
 else; that nothing else is needed where the register is there is what NVVM and ptxas assume.
 """
@@ -30,8 +30,6 @@ _LOAD, _WAIT = "tcgen05.ld", "tcgen05.wait::ld"
 def watch_loads(program: Program, prepared: Sequence[Operands]) -> frozenset[int]:
     """Let the first readers of the registers of loads wait for these; return those readers."""
     opcodes = [instruction.opcode for instruction in program.instructions]
-    if not any(o.startswith(_LOAD) for o in opcodes) or any(o.startswith(_WAIT) for o in opcodes):
-        return frozenset()
     loads: dict[int, list[int]] = {}
     for load, reader in _readings(program, prepared, opcodes):
         loads.setdefault(reader, []).append(load)
@@ -57,13 +55,14 @@ def _readings(
 def _first_readers(
     prepared: Sequence[Operands], function: Function, start: int, load: int
 ) -> Iterator[int]:
-    """Yield what reads a register of a load, on each path from there, before anything else does."""
+    """Yield what first reads a register of a load, on each path from there without a wait."""
     places = set(prepared[start + load].writes)
     seen: set[int] = set()
     left = list(successors(function, load))
     while left:
         at = left.pop()
-        if at in seen or at >= len(function.instructions):
+        ended = at in seen or at >= len(function.instructions)
+        if ended or function.instructions[at].opcode.startswith(_WAIT):
             continue
         seen.add(at)
         ops = prepared[start + at]

@@ -520,6 +520,7 @@ def test_a_load_whose_registers_nobody_has_used_is_in_flight() -> None:
 
 def test_the_use_of_a_register_is_no_wait_in_programs_that_have_waits() -> None:
     fault("E276", loaded_without_wait(), None, 4, end=END + WAIT)
+    launch(loaded_without_wait(), None, 4, end=END + WAIT, strict=False)
 
 
 def test_loading_a_product_in_flight_is_a_fault() -> None:
