@@ -102,7 +102,10 @@ def parse_operand(tokens: Tokens, scopes: Scopes) -> Operand:
     if special is not None:
         return special(tokens, scopes)
     if word[0].isdigit():
-        return number(word)
+        try:
+            return number(word)
+        except ValueError:
+            raise tokens.error(f"`{word}` is not a number") from None
     if not (word[0].isalpha() or word[0] in "%$_"):
         raise tokens.error(f"`{word}` is not an operand")
     name = scopes.resolve(word)

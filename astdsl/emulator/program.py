@@ -13,6 +13,7 @@ from typing import Any
 
 from astdsl.emulator.faults import Unsupported
 from astdsl.emulator.forms.check import check_form
+from astdsl.emulator.forms.modules import check_module
 from astdsl.emulator.isa import Control, Execute, Row
 from astdsl.emulator.isa.families import lookup
 from astdsl.emulator.lanes import Lanes
@@ -127,6 +128,7 @@ def prepare(module: Module, kernel: str) -> Program:
     if function is None or not function.is_entry:
         entries = ", ".join(f.name for f in module.functions.values() if f.is_entry) or "none"
         raise Unsupported(f"there is no kernel `{kernel}` in this PTX; its kernels: {entries}")
+    check_module(module, function)
     layout = lay_out(module, function)
     program = Program(function, module.target, layout)
     prepared: list[Operands] = []
@@ -177,6 +179,8 @@ def _append(program: Program, ops: Operands) -> None:
     predicate = None
     if instruction.predicate is not None:
         predicate = ops.register_place(instruction.predicate)
+        if predicate[0] != 1:
+            raise ops.refuse(f"its guard {instruction.predicate} is not a predicate")
     if row.control:
         control = body
         if predicate is not None and control is not None:

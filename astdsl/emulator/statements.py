@@ -25,6 +25,8 @@ from astdsl.emulator.syntax import (
 from astdsl.emulator.tokens import Tokens
 
 VECTORS = {".v2": 2, ".v4": 4, ".v8": 8}
+# Types of instructions, whose values live in registers of bits (PTX ISA 5.2.3, 5.2.4).
+INSTRUCTION_TYPES = ("bf16", "tf32", "bf16x2", "f32x2", "u16x2", "s16x2")
 SPACES = (".global", ".const", ".shared", ".local", ".param")
 
 
@@ -40,6 +42,8 @@ def parse_variables(tokens: Tokens, *, parameter: bool = False) -> list[Variable
     if space not in SPACES and not (parameter and space == ".reg"):
         raise tokens.error(f"`{space}` is not a state space")
     type_name, vector, align_bytes = _declared_type(tokens)
+    if type_name == "pred" and space != ".reg":
+        raise tokens.error("predicates live in registers")
     own = TYPES[type_name].bytes * vector
     # `.ptr .global .align 16` describes what a parameter points at, not the parameter.
     if parameter and type_name.endswith("64"):
@@ -206,7 +210,7 @@ def _registers(body: _Body) -> None:
     type_name = tokens.next()[1:]
     if f".{type_name}" in VECTORS:
         raise tokens.error("vector registers are not modelled; declare their elements")
-    if type_name not in TYPES:
+    if type_name not in TYPES or type_name in INSTRUCTION_TYPES:
         raise tokens.error(f"`.{type_name}` is not a register type")
     while True:
         _register_names(body, type_name)
@@ -220,11 +224,16 @@ def _register_names(body: _Body, type_name: str) -> None:
     tokens, function = body.tokens, body.function
     name = tokens.next()
     if not tokens.take("<"):
-        function.registers[body.scopes.declare(name)] = type_name
+        unique = body.scopes.declare(name)
+        if unique in function.registers:
+            raise tokens.error(f"`{name}` is declared twice")
+        function.registers[unique] = type_name
         return
     count = number(tokens.next()).value
     tokens.expect(">")
     if body.scopes.depth == 1:
+        if name in function.register_ranges:
+            raise tokens.error(f"`{name}<...>` is declared twice")
         function.register_ranges[name] = (type_name, count)
         return
     for i in range(count):
@@ -288,6 +297,8 @@ def _label(body: _Body) -> None:
     name = body.scopes.resolve(body.tokens.next())
     body.tokens.next()
     body.last_label = name
+    if name in body.function.labels:
+        raise body.tokens.error(f"label `{name}` stands in two places")
     body.function.labels[name] = len(body.function.instructions)
 
 

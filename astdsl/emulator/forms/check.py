@@ -44,6 +44,21 @@ _GENERIC = (
     "applypriority",
 )
 _WINDOWS = ("shared", "local", "param", "const")
+# What targets before sm_90 do not have.
+_LEAST = {
+    "cp.async.bulk": "sm_90", "cp.reduce": "sm_90", "cp.async": "sm_80",
+    "mbarrier.try_wait": "sm_90", "mbarrier.": "sm_80", "barrier.cluster": "sm_90",
+    "fence.proxy": "sm_90", "fence.mbarrier_init": "sm_90", "mapa": "sm_90",
+    "getctarank": "sm_90", "ldmatrix": "sm_75", "stmatrix": "sm_90", "st.async": "sm_90",
+    "red.async": "sm_90", "griddepcontrol": "sm_90", "elect": "sm_90", "redux": "sm_80",
+    "tensormap": "sm_90",
+}  # fmt: skip
+# Where variables of the spaces that an access names are held.
+_HELD = {
+    "global": ("global",), "const": ("global",), "shared": ("shared",),
+    "shared::cta": ("shared",), "local": ("local",), "param": ("param", "local"),
+    "param::entry": ("param",),
+}  # fmt: skip
 _NEEDS = {"family": "sm_100a or sm_100f", "own": "sm_90a or sm_100a"}
 # The targets that have what is of Blackwell alone.
 FAMILY = frozenset(f"sm_{number}{letter}" for number in (100, 101, 103, 110) for letter in "af")
@@ -59,6 +74,9 @@ def check_form(ops: Operands, target: str) -> None:
         if known:
             raise ops.refuse("PTX 9.0 has no such form; " + _listed(ops, known))
         return
+    needed = next((need for start, need in _LEAST.items() if opcode.startswith(start)), "")
+    if needed and not has(target, needed):
+        raise ops.refuse(f"it needs .target {needed} or higher, not {target}")
     here = [form for form in forms if all(has(target, need) for need in form.needs)]
     if not here:
         needs = forms[0].needs[0]
@@ -132,7 +150,7 @@ def _mismatch(ops: Operands, operand: Operand, arg: Argument) -> str:
 def _one(ops: Operands, operand: Operand, kind: str, arg: Argument) -> str:
     check = _CHECKS.get(kind)
     if check is not None:
-        return check(arg) or _narrow_address(ops, arg)
+        return check(arg) or _narrow_address(ops, arg) or _other_space(ops, arg)
     return _VALUES.get(type(arg), _no_value)(ops, operand, _type(ops, kind), arg)
 
 
@@ -158,6 +176,16 @@ def _narrow_address(ops: Operands, arg: Argument) -> str:
     if wide and not narrow and TYPES[declared].bits < 64:
         return f"is an address of 64 bits, but its register has {TYPES[declared].bits}"
     return ""
+
+
+def _other_space(ops: Operands, arg: Argument) -> str:
+    """Say what is wrong with a variable of another space than the one that an access names."""
+    base = arg.base if isinstance(arg, Address) else None
+    found = ops.symbols(base.name) if isinstance(base, Symbol) else None
+    named = [_HELD[word] for word in ops.modifiers if word in _HELD]
+    if found is None or len(named) != 1 or found[0] in named[0] or found[0] == "function":
+        return ""
+    return f"names a variable of .{found[0]} memory"
 
 
 _CHECKS: dict[str, Callable[[Argument], str]] = {

@@ -94,9 +94,9 @@ FORMS = (
         ]
     )
     + f"""
-wgmma.fence.sync.aligned; ; sm_90a
-wgmma.commit_group.sync.aligned; ; sm_90a
-wgmma.wait_group.sync.aligned; imm; sm_90a
+wgmma.fence.sync.aligned?; ; sm_90a
+wgmma.commit_group.sync.aligned?; ; sm_90a
+wgmma.wait_group.sync.aligned?; imm; sm_90a
 ldmatrix.sync.aligned.m8n8.x1.trans?.shared/shared::cta?.b16; b32*1 mem
 ldmatrix.sync.aligned.m8n8.x2.trans?.shared/shared::cta?.b16; b32*2 mem
 ldmatrix.sync.aligned.m8n8.x4.trans?.shared/shared::cta?.b16; b32*4 mem

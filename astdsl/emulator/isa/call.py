@@ -20,7 +20,7 @@ from astdsl.emulator.isa.runtime import RUNTIME, Provided, undefined_argument
 from astdsl.emulator.isa.stack import Stack
 from astdsl.emulator.layout import size_bytes
 from astdsl.emulator.scalars import UNSIGNED, all_of
-from astdsl.emulator.syntax import Function, Group, Immediate, Operand, Symbol, Variable
+from astdsl.emulator.syntax import Function, Group, Immediate, Operand, Register, Symbol, Variable
 
 if TYPE_CHECKING:
     from astdsl.emulator.lanes import Lanes
@@ -200,6 +200,8 @@ def _argument(ops: Operands, actual: Operand, size: int) -> Read:
 
 def _named(ops: Operands, name: str) -> Function:
     for function in ops.layout.functions:
+        if function.name == name and function.is_entry:
+            raise ops.refuse(f"`{name}` is a kernel, which cannot be called")
         if function.name == name:
             return function
     raise ops.refuse(f"function `{name}` is not declared")
@@ -213,6 +215,9 @@ class _Site:
             raise ops.refuse(f"`{function.name}` takes {len(function.parameters)} arguments")
         if len(function.results) != len(results.elements):
             raise ops.refuse(f"`{function.name}` gives {len(function.results)} results")
+        formals = (*function.parameters, *function.results)
+        for formal, actual in zip(formals, (*arguments.elements, *results.elements), strict=True):
+            _require_size(ops, formal, actual)
         self.start = ops.layout.starts[function.name]
         self.copies = [
             _copy_in(ops, function, formal, actual)
@@ -234,6 +239,19 @@ class _Site:
         for copy in self.copies:
             copy(m, lanes)
         m.jump(lanes, self.start, (*m.group.stack, self.frame))
+
+
+def _require_size(ops: Operands, formal: Variable, actual: Operand) -> None:
+    """Refuse an argument or result of another size than what is declared."""
+    needed = 1 if formal.type == "pred" else 8 * size_bytes(formal)
+    have = needed
+    if isinstance(actual, Register):
+        have = ops.place(actual)[0]
+    elif isinstance(actual, Symbol):
+        own = (*ops.function.variables, *ops.function.parameters, *ops.function.results)
+        have = next((8 * size_bytes(v) for v in own if v.name == actual.name), needed)
+    if have != needed:
+        raise ops.refuse(f"`{formal.name}` has {needed} bits, but its argument {have}")
 
 
 def _copy_in(ops: Operands, function: Function, formal: Variable, actual: Operand) -> Copy:
