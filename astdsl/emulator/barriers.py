@@ -24,13 +24,19 @@ class BlockBarriers:
         self.live = np.full(n_blocks, n_threads, np.int64)
         self.total_live = n_blocks * n_threads
         self.true_votes = np.zeros(shape, np.int64)
+        # Of those that have arrived, the threads that have ended or never were.
+        self.absent = np.zeros(shape, np.int64)
         self.result_votes = np.zeros(shape, np.int64)
         self.result_arrived = np.zeros(shape, np.int64)
 
-    def arrive(self, counts: Array, barrier: int, expected: int | None, votes: Array) -> int | None:
+    def arrive(
+        self, counts: Array, barrier: int, expected: int | None, votes: Array,
+        absent: Array | None = None,
+    ) -> int | None:  # fmt: skip
         """Count arrivals of each block at one barrier; `expected` None = every live thread.
 
-        `votes` counts the true predicates of `.red`. Returns a block that broke the rules (another
+        `votes` counts the true predicates of `.red`, `absent` the threads that count as arrived
+        with their warps though they have ended. Returns a block that broke the rules (another
         count expected in this phase, or too many arrivals), else None.
         """
         blocks = np.flatnonzero(counts)
@@ -40,6 +46,9 @@ class BlockBarriers:
         self.expected[blocks, barrier] = wanted
         self.whole[blocks, barrier] = expected is None
         self.arrived[blocks, barrier] += counts[blocks]
+        if absent is not None:
+            self.arrived[blocks, barrier] += absent[blocks]
+            self.absent[blocks, barrier] += absent[blocks]
         self.true_votes[blocks, barrier] += votes[blocks]
         wrong = ~agree | (self.arrived[blocks, barrier] > wanted)
         if any_of(wrong):
@@ -60,6 +69,6 @@ class BlockBarriers:
         full = blocks[self.arrived[blocks, barrier] == self.expected[blocks, barrier]]
         self.generation[full, barrier] += 1
         self.result_votes[full, barrier] = self.true_votes[full, barrier]
-        self.result_arrived[full, barrier] = self.arrived[full, barrier]
-        self.arrived[full, barrier] = 0
+        self.result_arrived[full, barrier] = (self.arrived - self.absent)[full, barrier]
+        self.arrived[full, barrier] = self.absent[full, barrier] = 0
         self.true_votes[full, barrier] = 0

@@ -73,6 +73,7 @@ class Gathering:
         whole = self._ready(m, lanes)
         if all_of(whole):
             return lanes
+        _require_agreed(m, lanes, whole)
         require_converged(m, lanes)
         # Blocked lanes at one instruction are one group, so `_ready` sees all who have come.
         m.block(lanes.where(~whole), self._wait)
@@ -101,6 +102,30 @@ def together(body: Control, gathering: Gathering | None = None) -> Control:
         return whole if going is None else going
 
     return execute
+
+
+def _require_agreed(m: Machine, lanes: Lanes, whole: BoolArray) -> None:
+    """Fault if lanes skip an `.aligned` instruction by its predicate, and others execute it.
+
+    It is undefined where lanes of a warp evaluate the condition differently (PTX ISA
+    9.7.13.1); those that have ended evaluate nothing, and are not waited for.
+    """
+    every = m.group.lanes
+    if every.n == lanes.n or m.guard is None:
+        return
+    skipping = np.zeros(m.n_blocks * m.n_warps, np.bool_)
+    idle = every.minus(lanes).sel
+    skipping[m.block_of[idle] * m.n_warps + m.thread_of[idle] // WARP_THREADS] = True
+    mine = m.block_of[lanes.sel] * m.n_warps + m.thread_of[lanes.sel] // WARP_THREADS
+    split = skipping[mine] & ~whole
+    if any_of(split):
+        lane = lanes.first(split)
+        raise m.fault(
+            "E214",
+            f"some lanes of {m.lane_text(lane)} execute this `.aligned` instruction, and others "
+            "skip it by its predicate",
+            lane,
+        )
 
 
 def require_converged(m: Machine, lanes: Lanes) -> None:

@@ -90,6 +90,7 @@ HAZARDS = {
     "misaligned": "st.global.b32 [%d0+2], %r0;",
     "write-of-constants": "ld.global.nc.b32 %r6, [%d0]; .loc 1 8 1\n st.global.b32 [%d0], %r6;",
     "divided-warp": "@%p0 bra A; bar.sync 1; bra B; A: bar.sync 1; B:",
+    "predicate-that-divides-a-warp": "setp.lt.u32 %p4, %r0, 5; .loc 1 8 1\n @%p4 bar.sync 1;",
     "race-between-lanes": "st.shared.b32 [%r4], %r0; xor.b32 %r5, %r3, 4; add.u32 %r5, %r1, %r5;"
     ".loc 1 8 1\n ld.shared.b32 %r6, [%r5];",
     "missing-proxy-fence-of-global-memory": BARRIER + OWN + """
@@ -332,7 +333,8 @@ ONE_SIDED = {
     "collective-without-its-warp", "deadlock", "descriptor-outside-of-shared-memory",
     "lane-outside-of-its-mask", "lanes-of-another-warp", "live-mbarrier-touched",
     "load-over-a-live-mbarrier", "mbarrier-dirty-at-exit", "misaligned",
-    "out-of-bounds", "over-arrival", "parity-as-a-counter", "tensor-memory-freed-early",
+    "out-of-bounds", "over-arrival", "parity-as-a-counter", "predicate-that-divides-a-warp",
+    "tensor-memory-freed-early",
     "tensor-memory-leaked", "tensor-memory-not-allocated", "undefined-register",
     "unwritten-shared-memory", "unwritten-tensor-memory", "use-of-no-mbarrier",
 }  # fmt: skip

@@ -9,8 +9,9 @@ import numpy as np
 from astdsl.emulator import lanes as lane_sets
 from astdsl.emulator.barriers import N_BARRIERS
 from astdsl.emulator.clocks import scope_number
-from astdsl.emulator.convergence import require_converged
+from astdsl.emulator.convergence import together, warps_of
 from astdsl.emulator.isa import Control, Execute, controls, executes
+from astdsl.emulator.lanes import WARP_THREADS
 from astdsl.emulator.machine import Condition
 from astdsl.emulator.scalars import any_of
 from astdsl.emulator.syntax import Immediate, Symbol
@@ -141,7 +142,9 @@ def prepare_nothing(ops: Operands) -> Execute:
 class _Barrier:
     """The operands of one `bar`/`barrier` instruction, and its waiting.
 
-    `generation` remembers for each lane in which phase it arrived.
+    An `.aligned` one is executed by all lanes of a warp that have not ended, and counts as the
+    arrival of all its threads: it "waits for all non-exited threads from its warp and marks
+    warps' arrival" (PTX ISA 9.7.13.1).
     """
 
     def __init__(self, ops: Operands, first: int, n_after: int) -> None:
@@ -152,10 +155,12 @@ class _Barrier:
         self.count = ops.source(args[1], "u32") if len(args) > 1 else None
         ops.sensitive += ops.reads
 
+    def step(self, execute: Control) -> Control:
+        """Return the step of the instruction: of whole warps, if it is `.aligned`."""
+        return together(execute) if self.is_aligned else execute
+
     def arrive(self, m: Machine, lanes: Lanes, votes: BoolArray | None) -> None:
         """Count the lanes in, barrier by barrier."""
-        if self.is_aligned:
-            require_converged(m, lanes)
         numbers = self._numbers(m, lanes)
         state = m.state(_Arrivals)
         state.barrier[lanes.sel] = numbers
@@ -219,8 +224,13 @@ class _Barrier:
         blocks = m.block_of[lanes.sel]
         counts = np.bincount(blocks, minlength=m.n_blocks)
         true = counts * 0 if votes is None else np.bincount(blocks[votes], minlength=m.n_blocks)
-        expected = None if self.count is None else self._expected(m, lanes)
-        wrong = m.barriers.arrive(counts, number, expected, true)
+        expected = absent = None
+        if self.count is not None:
+            expected = self._expected(m, lanes)
+            if self.is_aligned:
+                absent = WARP_THREADS * np.bincount(warps_of(m, lanes)[0], minlength=m.n_blocks)
+                absent -= counts
+        wrong = m.barriers.arrive(counts, number, expected, true, absent)
         if wrong is not None:
             lane = int(lanes.index[np.argmax(blocks == wrong)])
             text = f"barrier {number}: more arrivals than expected, or counts that disagree"
@@ -271,7 +281,7 @@ def prepare_bar_sync(ops: Operands) -> Control:
         m.block(lanes, _WAIT)
         return lane_sets.NONE
 
-    return execute
+    return barrier.step(execute)
 
 
 @controls("bar.arrive", "barrier.arrive", "bar.cta.arrive", "barrier.cta.arrive")
@@ -283,7 +293,7 @@ def prepare_bar_arrive(ops: Operands) -> Control:
     def execute(m: Machine, lanes: Lanes) -> None:
         barrier.arrive(m, lanes, None)
 
-    return execute
+    return barrier.step(execute)
 
 
 @controls("bar.red", "barrier.red", "bar.cta.red", "barrier.cta.red")
@@ -302,7 +312,7 @@ def prepare_bar_red(ops: Operands) -> Control:
         m.block(lanes, condition)
         return lane_sets.NONE
 
-    return execute
+    return barrier.step(execute)
 
 
 def _reducer(name: str, write: Setter) -> Any:
