@@ -205,9 +205,12 @@ class Clocks:
     def fence(self, lanes: Lanes, scope: int) -> None:
         """Run a memory fence of warps: relaxed accesses before it acquire, those after release."""
         who = cast("Who", np.nonzero(self.mask(lanes)))
+        rows, warps = self.warps(lanes)
         for width in range(scope + 1):
             if width in self._seen:
                 self.known[who] = np.maximum(self.known[who], self._seen[width][who])
+                own = self._seen[width][rows, warps, self.actors(rows, warps)]
+                self.meetings.hear(lanes, own)
         self.meetings.tell(lanes)
         past = self.past(who)
         for width in range(scope + 1):

@@ -343,24 +343,31 @@ class GlobalRaces:
 
     def _unordered(self, access: Access, found: Array, kind: int) -> BoolArray | None:
         """Say which stamps, [n, k], nothing orders before what lanes do now."""
-        # Mostly only the same warp has been there.
-        if not ((found ^ access.who[:, None]) & _MAKER).any():
+        # Mostly only the same lane has been there, or the same warp before its lanes met.
+        apart = found ^ access.who[:, None]
+        if not (apart & (_MAKER | LANES)).any():
             return None
         clocks, m = self.clocks, access.m
         rows = m.block_of[access.lanes]
-        actors, ended = self._actors(found, rows)
         mine = np.minimum(m.thread_of[access.lanes] >> 5, clocks.n_warps - 1)
-        known = clocks.known[rows[:, None], mine[:, None], actors]
         times = (found >> TIME_SHIFT) - self._zero
-        late: BoolArray = times > known
+        met = clocks.meetings.met[rows, mine]
+        is_own = (apart & _MAKER) == 0
+        if is_own.all() and int(times.max()) <= int(met.min()):
+            return None
+        actors, ended = self._actors(found, rows)
+        known = clocks.known[rows[:, None], mine[:, None], actors]
         if isinstance(clocks, BlockClocks):
-            untold = np.zeros(found.shape, np.bool_)
+            late: BoolArray = times > known
         else:
+            # Of its own warp a lane knows what came before they met, or what it has been told.
+            heard = np.maximum(met, clocks.meetings.heard[access.lanes])
+            known = np.where(is_own, heard[:, None], known)
             made = times, actors, lane_of(found)
             untold = clocks.meetings.untold(rows[:, None], made, known, writes=kind == WRITTEN)
-            untold &= ~ended & ((found & BY_COPY) == 0)
-            untold &= _maker(found) != _maker(access.who)[:, None]
-        late |= untold
+            untold &= ~ended & ((found & BY_COPY) == 0) & (times > met[:, None] * is_own)
+            late = (times > known) | untold
+            late &= ~is_own | (((apart & LANES) != 0) & ((found & BY_COPY) == 0))
         if kind != WRITTEN:
             # Who waits for a copy knows of its bytes, and not of the warp that issued it.
             late &= (found & BY_COPY) == 0
@@ -522,11 +529,20 @@ class GlobalRaces:
         m, (who, where) = access.m, self._culprit(access.m, other)
         what = f"global memory at {address:#x} in {access.allocation.name}"
         number = int(access.lanes[lane])
+        inside = ((other ^ int(access.who[lane])) & _MAKER) == 0
         exclusive = self._exclusive and self._alone and access.values is not None
-        if exclusive and kind == WRITTEN:
+        if exclusive and kind == WRITTEN and not inside:
             text = f"{what} is written by two blocks or warpgroups: {who} stores there too"
             return m.fault("E235", f"{text} ({where})", number)
         verb = "writes" if kind == WRITTEN else "reads"
+        if inside:
+            return m.fault(
+                "E232",
+                f"{what}: lane {int(lane_of(other))} of {who} {verb} it ({where}), and no "
+                "`bar.warp.sync` orders that before this access",
+                number,
+                help="put a `bar.warp.sync` between the two accesses",
+            )
         apart = self._alone and self._cluster(other) != self._cluster(access.who[lane])
         return m.fault(
             "E232",

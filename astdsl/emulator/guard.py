@@ -303,12 +303,11 @@ class SharedGuard:
         """Note that warps read strong words, or write them, and what order that makes."""
         keys = word_keys(self._m, lanes, space, addresses)
         for ledger in self._ledgers:
-            who = ledger.clocks.warps(lanes)
             if reads:
-                ledger.take(who, keys, strength)
+                ledger.take(lanes, keys, strength)
             else:
                 ledger.clocks.meetings.tell(lanes)
-                ledger.give(who, keys, strength)
+                ledger.give(ledger.clocks.warps(lanes), keys, strength)
 
     # Asynchronous accesses.
 

@@ -58,14 +58,17 @@ class Ledger:
                 columns = self._column(self._grouped(keys, who[0], scope))
                 self._words.give(who, columns * 0, columns, relaxed=relaxed)
 
-    def take(self, who: Who, keys: Array, strength: Strength) -> None:
-        """Note that warps have read words which others wrote."""
+    def take(self, lanes: Lanes, keys: Array, strength: Strength) -> None:
+        """Note that lanes have read words which others wrote."""
         if not self._columns:
             return
+        who = self.clocks.warps(lanes)
         for scope in range(strength.scope + 1):
             columns = self._column(self._grouped(keys, who[0], scope))
             relaxed = None if strength.acquires else scope
             self._words.take(who, columns * 0, columns, relaxed=relaxed)
+            if relaxed is None:
+                self.clocks.meetings.hear(lanes, self._words.heard(who, columns * 0, columns))
 
     def told(self) -> tuple[list[int], dict[str, Array]]:
         """Return the words of global memory that tell all blocks something, and what they tell."""

@@ -103,11 +103,14 @@ HAZARDS = {
     "copy-to-global-memory-not-awaited": COPY_OUT + "cp.async.bulk.wait_group.read 0;"
     ".loc 1 9 1\n @%p0 ld.global.b32 %r6, [%d0];",
     "race-in-global-memory": "@%p0 st.global.b32 [%d0], %r0; bar.sync 0;"
-    "@%p0 st.global.b32 [%d0], 5; .loc 1 8 1\n ld.global.b32 %r6, [%d0];"
+    "@%p0 st.global.b32 [%d0], 5; .loc 1 8 1\n @%p3 ld.global.b32 %r6, [%d0];"
     "red.global.add.u32 [%d0+8], 1;",
     "race-between-warps-in-global-memory": "mul.wide.u32 %d1, %r0, 4; add.u64 %d2, %d0, %d1;"
     "bar.sync 0; st.global.b32 [%d2], %r2; xor.b32 %r6, %r0, 32; mul.wide.u32 %d3, %r6, 4;"
     "add.u64 %d3, %d0, %d3; .loc 1 8 1\n ld.global.b32 %r6, [%d3];",
+    "race-between-lanes-in-global-memory": OWN + "xor.b32 %r6, %r0, 1; mul.wide.u32 %d3, %r6, 4;"
+    "add.u64 %d3, %d0, %d3; bar.sync 0; st.global.b32 [%d2], %r2; .loc 1 8 1\n"
+    "ld.global.b32 %r6, [%d3];",
     "mixed-phases-of-a-barrier": "@%p2 bar.sync 1, 32; .loc 1 8 1\n @!%p2 bar.sync 1, 32;",
     "undefined-register": "@%p0 mov.b32 %r7, 1; .loc 1 8 1\n st.global.b32 [%d0], %r7;",
     "collective-without-its-warp": "@%p0 exit; .loc 1 8 1\n ldmatrix.sync.aligned.m8n8.x1"
