@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast
 import numpy as np
 
 from astdsl.emulator.issues import Issue
+from astdsl.emulator.knowing import Knowing
 from astdsl.emulator.lanes import WARP_THREADS, WARPGROUP_WARPS
 from astdsl.emulator.meetings import Meetings
 
@@ -67,6 +68,9 @@ class Clocks:
     Time begins after `start`; `n_ended` groups of blocks have ended before.
     """
 
+    # Whether the lanes of a warp are told apart.
+    tells_lanes = True
+
     def __init__(
         self,
         m: Machine,
@@ -98,6 +102,7 @@ class Clocks:
         self.known[rows, own, self.actors(rows, own)] = _ALWAYS
         self.places: list[int | Issue] = [0]
         self.meetings = Meetings(m, self)
+        self.knowing = Knowing(m, self)
 
     @property
     def now(self) -> int:
@@ -151,10 +156,11 @@ class Clocks:
 
         What is older needs no look at single stamps.
         """
-        known = self.known
+        warps = slice(None)
         if lanes.contiguous:
-            span, width = cast(slice, lanes.sel), WARP_THREADS * len(known)
-            known = known[:, span.start // width : (span.stop - 1) // width + 1]
+            span, width = cast(slice, lanes.sel), WARP_THREADS * len(self.known)
+            warps = slice(span.start // width, (span.stop - 1) // width + 1)
+        known = self.knowing.least(warps)
         by_actor: Array = known[..., -self.n_async :].min(axis=(0, 1))
         return int(known[..., : -self.n_async].min()), by_actor
 
@@ -208,7 +214,7 @@ class Clocks:
         rows, warps = self.warps(lanes)
         for width in range(scope + 1):
             if width in self._seen:
-                self.known[who] = np.maximum(self.known[who], self._seen[width][who])
+                self.knowing.learn(lanes, who, self._seen[width][who])
                 own = self._seen[width][rows, warps, self.actors(rows, warps)]
                 self.meetings.hear(lanes, own)
         self.meetings.tell(lanes)
@@ -252,6 +258,8 @@ class Clocks:
 
 class BlockClocks(Clocks):
     """Clocks of whole blocks: what one warp of a block knows, all of them do."""
+
+    tells_lanes = False
 
     def __init__(self, m: Machine, *, start: int = 0, n_ended: int = 0) -> None:
         super().__init__(m, reach=m.n_blocks, n_warps=1, start=start, n_ended=n_ended)
@@ -366,14 +374,20 @@ class Channel:
         self._reach(columns)
         self._held[rows, columns, BY_MBARRIER] = self._clocks.now
 
-    def take(self, who: Who, rows: Array, columns: Array, *, relaxed: int | None = None) -> None:
-        """Let warps that pass an object know what was given to it; relaxed, after their fence."""
+    def take(
+        self, who: Who, rows: Array, columns: Array, *, relaxed: int | None = None,
+        lanes: Lanes | None = None,
+    ) -> None:  # fmt: skip
+        """Let warps that pass an object know what was given to it; relaxed, after their fence.
+
+        If only some lanes do, `lanes` are these.
+        """
         self._reach(columns)
         who, objects = self._distinct(who, (rows, columns))
         if relaxed is not None:
             self._clocks.see(who, self._held[objects], relaxed)
             return
-        np.maximum.at(self._clocks.known, who, self._held[objects])
+        self._clocks.knowing.learn(lanes, who, self._held[objects])
         for name, held in self._relayed.items():
             np.maximum.at(self._clocks.relay(name), who, held[objects])
 

@@ -356,7 +356,7 @@ class GlobalRaces:
         if is_own.all() and int(times.max()) <= int(met.min()):
             return None
         actors, ended = self._actors(found, rows)
-        known = clocks.known[rows[:, None], mine[:, None], actors]
+        known = clocks.knowing.at(rows, mine, m.thread_of[access.lanes], actors)
         if isinstance(clocks, BlockClocks):
             late: BoolArray = times > known
         else:

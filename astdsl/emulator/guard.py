@@ -201,7 +201,7 @@ class SharedGuard:
             self._unacquired.acquire(rows, columns)
         for ledger in self._ledgers:
             who = ledger.clocks.warps(lanes)
-            ledger.mbarriers.take(who, rows, columns, relaxed=relaxed)
+            ledger.mbarriers.take(who, rows, columns, relaxed=relaxed, lanes=lanes)
             if relaxed is None:
                 ledger.clocks.meetings.hear(lanes, ledger.mbarriers.heard(who, rows, columns))
         if self._overtaken is None or relaxed is not None:

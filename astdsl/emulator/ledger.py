@@ -66,7 +66,7 @@ class Ledger:
         for scope in range(strength.scope + 1):
             columns = self._column(self._grouped(keys, who[0], scope))
             relaxed = None if strength.acquires else scope
-            self._words.take(who, columns * 0, columns, relaxed=relaxed)
+            self._words.take(who, columns * 0, columns, relaxed=relaxed, lanes=lanes)
             if relaxed is None:
                 self.clocks.meetings.hear(lanes, self._words.heard(who, columns * 0, columns))
 

@@ -67,6 +67,7 @@ class Meetings:
         """Note that the lanes of warps have come together: their accesses are ordered."""
         self.tell(lanes)
         self.met[self._clocks.warps(lanes)] = self._clocks.now
+        self._clocks.knowing.meet(lanes)
 
     def meet_whole(self, lanes: Lanes) -> None:
         """Note the same for those warps all of whose lanes are there."""
@@ -74,8 +75,10 @@ class Meetings:
         counts = np.zeros(self.met.shape, np.int64)
         np.add.at(counts, (rows, warps), 1)
         whole = counts >= WARP_THREADS
-        self.tell(lanes.where(whole[rows, warps]))
+        together = lanes.where(whole[rows, warps])
+        self.tell(together)
         self.met[whole] = self._clocks.now
+        self._clocks.knowing.meet(together)
 
     def hear(self, lanes: Lanes, times: Array) -> None:
         """Note up to when lanes have learnt of their own warps."""

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 __all__ = ["SharedRaces"]
 
 WORD_BYTES = 4
+_MEET = "let this lane wait, too, or execute `bar.warp.sync` after the wait of the other"
 _ELSEWHERE = ("global", "param", "local", "const", "async", "bulk")
 
 
@@ -237,8 +238,7 @@ class SharedRaces:
         return place
 
     def _known(self, lanes: Lanes) -> Array:
-        known: Array = self._clocks.known[self._clocks.warps(lanes)]
-        return known
+        return self._clocks.knowing.of(lanes)
 
     def _stamp(self, times: Array, rows: Array, offsets: Array, width: int, made: Array) -> None:
         """Stamp the words of accesses; whole chunks go as one element, which NumPy does fastest."""
@@ -438,7 +438,7 @@ class SharedRaces:
         made = stamps[place]
         time, actor = np.divmod(made, self._clocks.n_actors)
         rows, warps = self._clocks.warps(lanes)
-        known = np.take_along_axis(self._clocks.known[rows, warps], actor, axis=1)
+        known = np.take_along_axis(self._known(lanes), actor, axis=1)
         if shown:
             known = np.maximum(known, np.take_along_axis(self._met_shown[rows], actor, axis=1))
         own = actor == self._clocks.actors(rows, warps)[:, None]
@@ -469,13 +469,14 @@ class SharedRaces:
         who = f"lane {int(other[at])} of {who}" if inside else who
         barrier = "no `bar.warp.sync`" if inside else "no barrier"
         verb = "writes" if is_write else "reads"
+        known = self._clocks.known[rows[at[0]], warps[at[0]], actor]
+        help = "put a barrier between the two accesses" if time > known else _MEET
         return self._m.fault(
             "E232",
             f"shared memory at {self._word_bytes * column:#x}: {who} {verb} it "
             f"({self._clocks.place_text(time)}), and {barrier} orders that before this access",
             int(lanes.index[at[0]]),
-            help="put a `bar.warp.sync` between the two accesses" if inside
-            else "put a barrier between the two accesses",
+            help="put a `bar.warp.sync` between the two accesses" if inside else help,
         )  # fmt: skip
 
     def _check_async(
@@ -488,14 +489,24 @@ class SharedRaces:
             if bad.any():
                 at, row, offset = first_of(bad, rows, offsets)
                 past = "wrote" if times is self._copied else "read"
-                operation, who = issued(int(times[row, offset >> CHUNK_SHIFT]), row, offset)
+                time = int(times[row, offset >> CHUNK_SHIFT])
+                operation, who = issued(time, row, offset)
+                waits, help = self._waits(lanes, at, by, time)
                 raise self._m.fault(
                     "E233",
-                    f"shared memory at {offset:#x} is {verb}, but this warp has not waited for the "
+                    f"shared memory at {offset:#x} is {verb}, but {waits} for the "
                     f"{operation} that {past} it ({who})",
                     int(lanes.index[at]),
-                    help="wait for its mbarrier or its group, or pass a barrier after who did",
+                    help=help,
                 )
+
+    def _waits(self, lanes: Lanes, at: int, actor: int, time: int) -> tuple[str, str]:
+        """Return who does not know what an actor did at a time, a warp or a lane, and a remedy."""
+        rows, warps = self._clocks.warps(lanes)
+        if time > self._clocks.known[rows[at], warps[at], actor]:
+            help = "wait for its mbarrier or its group, or pass a barrier after who did"
+            return "this warp has not waited", help
+        return "this lane has not waited, as others of its warp have,", _MEET
 
 
 def narrowest_bytes(program: Program) -> int:

@@ -125,6 +125,8 @@ HAZARDS = {
     + WAIT.replace("parity", "parity.relaxed.cta") + wait("%r2+8", 0, "b")
     + STORE.partition("bar.sync 0;")[2].format(),
     "copy-not-waited-for": BARRIER + LOAD.format(bytes=256) + READ,
+    "copy-not-waited-for-by-all-lanes": BARRIER + LOAD.format(bytes=256) + "@!%p0 bra ON;" + WAIT
+    + "ON: .loc 1 7 1\n @%p2 ld.shared.b32 %r6, [%r4];",
     "copy-not-waited-for-before-a-copy": BARRIER + LOAD.format(bytes=256)
     + STORE.format(fence=FENCE).partition("bar.sync 0;")[2].replace("@%p0", "@%p3"),
     "load-over-a-live-mbarrier": BARRIER + "@%p0 mbarrier.init.shared::cta.b64 [%r1+64], 1;"
@@ -299,7 +301,8 @@ SCHEDULES: list[dict[str, Any]] = [
 # What some schedules call something else: which side comes last, or comes to its end first.
 ALSO = {
     "read-before-the-barrier": "E233", "copy-to-global-memory-not-awaited": "E250",
-    "copy-not-waited-for": "E250", "copy-not-waited-for-before-a-copy": "E251",
+    "copy-not-waited-for": "E250", "copy-not-waited-for-by-all-lanes": "E250",
+    "copy-not-waited-for-before-a-copy": "E251",
     "wait-of-a-lane-that-stores-nothing": "E250", "tensor-memory-freed-under-a-copy": "E277",
 }  # fmt: skip
 
