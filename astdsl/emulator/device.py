@@ -37,6 +37,8 @@ BATCH_BYTES = 1 << 28
 # large GPU has multiprocessors (148) always do.
 RESIDENT_BLOCKS = 148
 MAX_CACHED = 64
+# Of registers and on-chip memory that are kept from one launch for the next.
+SPARE_BYTES = 1 << 26
 # Rows of local memory: as strict as the widest access.
 LOCAL_ALIGN_BYTES = 32
 
@@ -128,16 +130,17 @@ def run(
     if program.cancels_clusters:
         # Let there be something to cancel: a GPU is never so large that all of a grid runs.
         batch = min(batch, -(-len(waiting) // 3))
-    reused: _Storage | None = None
+    storage = _SPARE.take()
     while len(waiting):
         launch = Launch(
             grid3, block3, cluster3, waiting.launch(batch), completion, check, order,
             program.fences if strict is None else Fences(*[strict] * 5), waiting,
             fp8_accumulate,
         )  # fmt: skip
-        if reused is None or reused.n_blocks != len(launch.index[0]):
-            reused = _Storage(program, launch, shared_bytes)
-        reused.machine(launch, memory, parameters, variables).run()
+        if storage is None or not storage.fits(program, launch, shared_bytes):
+            storage = _Storage(program, launch, shared_bytes)
+        storage.machine(launch, memory, parameters, variables).run()
+    _SPARE.keep(storage)
 
 
 class _Storage:
@@ -157,6 +160,18 @@ class _Storage:
         self.block_of = np.tile(np.arange(n_blocks), launch.n_threads)
         self.fresh = True
 
+    def fits(self, program: Program, launch: Launch, shared_bytes: int) -> bool:
+        """Say whether it is for this program and as many blocks as large as those of a batch."""
+        blocks = self.n_blocks == len(launch.index[0])
+        same = self.program is program and self.dynamic_bytes == shared_bytes
+        return same and blocks and len(self.thread) == self.n_blocks * launch.n_threads
+
+    @property
+    def size_bytes(self) -> int:
+        """Return how much memory it takes, about."""
+        registers = sum(bank.nbytes for bank in self.registers.banks.values())
+        return registers + 2 * (self.shared.data.nbytes + self.local.data.nbytes)
+
     def machine(
         self, launch: Launch, memory: GlobalMemory, parameters: Array, variables: list[int]
     ) -> Machine:
@@ -175,6 +190,31 @@ class _Storage:
         )
         spaces = Memory(memory, self.shared, self.local, parameters, variables)
         return Machine(self.program, launch, self.registers, spaces, special)
+
+
+class _Spare:
+    """The storage of the launch before, for the next one of the same program.
+
+    What is fresh takes a fault of each page, which can be more than the instructions take.
+    """
+
+    def __init__(self) -> None:
+        self._kept: list[_Storage] = []
+
+    def take(self) -> _Storage | None:
+        """Return it; a launch that begins before this one ends has none."""
+        try:
+            return self._kept.pop()
+        except IndexError:
+            return None
+
+    def keep(self, storage: _Storage | None) -> None:
+        """Keep what a launch has used, in place of what was kept before."""
+        if storage is not None and storage.size_bytes <= SPARE_BYTES:
+            self._kept[:] = [storage]
+
+
+_SPARE = _Spare()
 
 
 def _batch_blocks(program: Program, block: Triple, cluster: Triple, shared_bytes: int) -> int:

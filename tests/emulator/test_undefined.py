@@ -67,6 +67,17 @@ def test_an_undefined_value_is_no_fault_when(use: str) -> None:
     launch(START + HARMLESS[use], [np.zeros(64, np.uint32)])
 
 
+def test_nothing_that_a_launch_wrote_is_there_in_the_next_one_of_the_program() -> None:
+    body = """ld.param.u64 %d0, [p0]; ld.global.b32 %r1, [%d0]; setp.eq.s32 %p0, %r1, 0;
+    @%p0 bra SKIP; mov.b32 %r2, 5; st.shared.b32 [sh], %r2; SKIP:
+    bar.sync 0; ld.shared.b32 %r0, [sh]; add.u32 %r0, %r0, %r2; st.global.b32 [%d0], %r0;"""
+    x = np.ones(64, np.uint32)
+    launch(body, [x])
+    assert x[0] == 10
+    with pytest.raises(DeviceFault, match="E230"):
+        launch(body, [np.zeros(64, np.uint32)])
+
+
 def test_only_the_lanes_that_read_unwritten_bytes_are_undefined() -> None:
     out = np.zeros(32, np.uint32)
     launch(
