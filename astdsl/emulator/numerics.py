@@ -253,12 +253,13 @@ def _surely_no_nan(x: Array) -> bool:
 
 
 def flush(x: Any) -> Array:
-    """Return float32 values with subnormals made zero of the same sign (`.ftz`)."""
+    """Return float16 or float32 values with subnormals made zero of the same sign (`.ftz`)."""
     array = np.asarray(x)
-    tiny = np.abs(array) < np.float32(2.0**-126)
+    least = 2.0**-14 if array.dtype == np.float16 else 2.0**-126
+    tiny = np.abs(array) < array.dtype.type(least)
     if not tiny.any():
         return array
-    return np.where(tiny, np.copysign(np.float32(0), array), array)
+    return np.where(tiny, np.copysign(array.dtype.type(0), array), array)
 
 
 def saturate(x: Array) -> Array:

@@ -157,3 +157,12 @@ def test_packed_halves_add_apart() -> None:
 def test_products_of_24_bits() -> None:
     a, b = np.array([0x01FFFFFF, 3], "i4"), np.array([2, -4], "i4")
     assert binary("mul24.lo.s32 %d, %a, %b;", "s32", a, b) == [-2, -12]
+
+
+def test_mad24_saturates_the_high_part_of_a_sum() -> None:
+    a = np.array([0x7FFFFF, 0x800000, 5], np.uint32)
+    c = np.array([0x7FFFFFFF, 0x80000000, 7], np.uint32)
+    got = evaluate("mad24.hi.sat.s32 %d, %a, %a, %c;", "b32", np.int32, a=("b32", a), c=("b32", c))
+    squares = [(0x7FFFFF**2) >> 16, (0x800000**2) >> 16, 0]
+    sums = [int(s) + int(t) for s, t in zip(squares, c.view(np.int32), strict=True)]
+    assert got.tolist() == [max(min(s, 2**31 - 1), -(2**31)) for s in sums]

@@ -234,3 +234,34 @@ def test_mixed_precision_addition_widens_its_first_operand() -> None:
     got = evaluate("add.rn.f32.f16 %d, %a, %c;", "f32", np.float32,
                    a=("b16", a.view("u2")), c=("f32", c))  # fmt: skip
     assert got.tolist() == (a.astype(np.float32) + c).tolist()
+
+
+def _flushed(x: Any) -> Any:
+    tiny = np.abs(x) < np.float16(2.0**-14)
+    return np.where(tiny, np.copysign(np.float16(0), x), x)
+
+
+# Subnormals of both signs, and values whose sum, difference or product is one.
+HALVES = np.array(
+    [6e-8, -6e-8, 3e-5, -6.2e-5, 6.1e-5, 7e-5, -7e-5, 1.0, -0.0, 0.005, np.inf, np.nan], np.float16
+)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("kind", ["f16", "f16x2"])
+@pytest.mark.parametrize("name", ["add", "sub", "mul", "min", "max", "fma", "neg", "abs"])
+def test_ftz_flushes_operands_and_results_of_float16(name: str, kind: str) -> None:
+    functions = {**OPERATIONS, "min": np.fmin, "max": np.fmax, "fma": lambda a, b: np.float64(a) * b + 0.0,
+                 "neg": lambda a, b: -a, "abs": lambda a, b: np.abs(a)}  # fmt: skip
+    a, b = (np.ascontiguousarray(x).reshape(-1) for x in np.meshgrid(HALVES, HALVES))
+    words = np.uint32 if kind == "f16x2" else np.uint16
+    width = "b32" if kind == "f16x2" else "b16"
+    zero = "mov.b32 %r1, 0; mov.b16 %h1, 0;"
+    more = {"neg": "%a", "abs": "%a", "fma": f"%a, %b, {'%r1' if kind == 'f16x2' else '%h1'}"}
+    rounding = ".rn" if name in ("add", "sub", "mul", "fma") else ""
+    code = f"{zero} {name}{rounding}.ftz.{kind} %d, {more.get(name, '%a, %b')};"
+    got = evaluate(code, width, words, a=(width, a.view(words)), b=(width, b.view(words)))
+    expected = _flushed(functions[name](_flushed(a), _flushed(b)).astype(np.float16))
+    got = got.view(np.float16)
+    zeros = (got == 0) & (expected == 0) & (name in ("min", "max"))
+    assert same_bits(np.where(zeros, np.float16(0), got), np.where(zeros, np.float16(0), expected))

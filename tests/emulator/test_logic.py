@@ -297,3 +297,19 @@ def test_clocks_count_instructions(name: str) -> None:
     code = f"mov.u32 %r1, {name}; add.u32 %r3, %r1, 1; mov.u32 %r2, {name};"
     got = evaluate(code + "sub.u32 %d, %r2, %r1;", "b32", np.uint32, a=("b32", a))
     assert got.tolist() == [2] * 32
+
+
+def test_ftz_compares_flushed_float16() -> None:
+    a, b = np.array([1, 0x8001, 0x0400, 1], "u2"), np.array([0, 1, 1, 0x0400], "u2")
+    for ftz, wanted in (("", [0, 0, 0, 0]), (".ftz", [1, 1, 0, 0])):
+        code = f"setp.eq{ftz}.f16 %p, %a, %b; selp.b32 %d, 1, 0, %p;"
+        assert evaluate(code, "b32", np.uint32, a=("b16", a), b=("b16", b)).tolist() == wanted
+
+
+@pytest.mark.parametrize("kind", ["u32", "s32"])
+def test_set_of_pairs_tells_of_each_in_one_half_of_an_integer(kind: str) -> None:
+    a = np.array([1.0, 2.0, 3.0, 4.0], np.float16)
+    b = np.array([1.0, 5.0, 3.0, 4.0], np.float16)
+    code = f"set.eq.{kind}.f16x2 %d, %a, %b;"
+    got = evaluate(code, "b32", np.uint32, a=("b32", a.view("u4")), b=("b32", b.view("u4")))
+    assert got.tolist() == [0x0000FFFF, 0xFFFFFFFF]

@@ -151,16 +151,17 @@ def prepare_mad(ops: Operands) -> Execute:
 @executes("mul24", "mad24")
 def prepare_mul24(ops: Operands) -> Execute:
     """`mul24.{lo,hi}`, `mad24.{lo,hi}`: products of the low 24 bits (PTX ISA 9.7.1.5)."""
-    ops.allow("lo", "hi")
+    ops.allow("lo", "hi", "sat")
     scalar = ops.last_type()
-    shift = 16 if ops.has("hi") else 0
+    shift, low, high = 16 if ops.has("hi") else 0, *limits(scalar)
 
     def low24(x: Any) -> Any:
         wide = np.asarray(x).astype(np.int64)
         return (wide << 40) >> 40 if scalar.kind == "s" else wide & 0xFFFFFF
 
     def function(a: Any, b: Any, c: Any = 0) -> Any:
-        return (((low24(a) * low24(b)) >> shift) + c).astype(scalar.dtype)
+        whole = ((low24(a) * low24(b)) >> shift) + c
+        return (np.clip(whole, low, high) if ops.has("sat") else whole).astype(scalar.dtype)
 
     return value_step(ops, function, scalar.name, [scalar.name] * (len(ops.args) - 1))
 

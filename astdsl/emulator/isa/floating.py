@@ -127,7 +127,7 @@ def _finish(ops: Operands, function: Callable[..., Array], scalar: Scalar) -> Ca
     ftz, clamp, relu = ops.has("ftz"), ops.has("sat"), ops.has("relu")
     if scalar.kind == "bf":
         return _finish_bf16(function, clamp=clamp, relu=relu)
-    flush = ftz and scalar.element_bits == 32
+    flush = ftz and scalar.element_bits < 64
 
     def finished(*values: Any) -> Array:
         if flush:
@@ -255,7 +255,8 @@ def prepare_sign(ops: Operands, name: str) -> Execute:
     dtype = TYPES[bits].dtype.type
     if ops.has("ftz"):
         function = np.negative if name == "neg" else np.absolute
-        return value_step(ops, lambda a: function(numerics.flush(a)), "f32", ["f32"])
+        type_name = scalar.name
+        return value_step(ops, lambda a: function(numerics.flush(a)), type_name, [type_name])
     if name == "neg":
         return value_step(ops, lambda a: a ^ dtype(sign), bits, [bits])
     return value_step(ops, lambda a: a & dtype(sign - 1), bits, [bits])

@@ -120,7 +120,7 @@ def comparison(ops: Operands, word: str, scalar: Scalar, *, flush: bool) -> Call
     found = _float_comparison(ops, word)
     if scalar.kind == "bf":
         return lambda a, b: found(numerics.bf16_to_f32(a), numerics.bf16_to_f32(b))
-    if flush and scalar.element_bits == 32:
+    if flush and scalar.element_bits < 64:
         return lambda a, b: found(numerics.flush(a), numerics.flush(b))
     return found
 
@@ -188,6 +188,9 @@ def prepare_set(ops: Operands) -> Execute:
     """`set.cmp{.logic}{.ftz}.dtype.stype d, a, b{, {!}c}`: all ones (or 1.0) where true."""
     compare, combine = _compared(ops)
     result = ops.type(ops.modifiers[-2])
+    if ops.last_type().count > result.count:
+        # Each half of the integer tells of one element (PTX ISA 9.7.7.1).
+        result = ops.type("u16x2")
     write = ops.destination(ops.args[0], result.name)
     if result.kind == "f":
         true: Any = result.dtype.type(1)
