@@ -325,3 +325,15 @@ def test_a_warp_divided_between_two_barriers_is_a_fault() -> None:
             run(text, "k", (1,), (64,), [np.zeros(1)], order=order)
         assert error.value.code == "E214"
     run(text.replace("bar.sync", "barrier.sync"), "k", (1,), (64,), [np.zeros(1)])
+
+
+def test_who_sleeps_lets_the_others_go_first() -> None:
+    body = """mov.b32 %r9, 0; mov.u32 %r2, flag; setp.lt.u32 %p0, %r0, 32; @%p0 bra WORK;
+      SPIN: add.u32 %r9, %r9, 1; nanosleep.u32 20; ld.acquire.cta.shared.b32 %r3, [%r2];
+      setp.eq.s32 %p1, %r3, 0; @%p1 bra SPIN; bra DONE;
+      WORK: mov.b32 %r4, 0; LOOP: add.u32 %r4, %r4, 1; setp.lt.u32 %p2, %r4, 20; @%p2 bra LOOP;
+      mov.b32 %r5, 1; st.release.cta.shared.b32 [%r2], %r5; DONE:"""
+    start = "mov.b32 %r8, 0; st.shared.b32 [flag], %r8; bar.sync 0;"
+    got = results(start + body, declarations=".shared .align 4 .b32 flag;", order="min-pc")
+    assert got[:32] == [0] * 32
+    assert max(got) < 64

@@ -120,9 +120,20 @@ def prepare_policy(ops: Operands) -> Execute:
     return lambda m, lanes: write(m, lanes, np.uint64(0))
 
 
+@controls("nanosleep")
+def prepare_nanosleep(ops: Operands) -> Control:
+    """`nanosleep.u32 t`: let others go first, such as the one that holds a lock (9.7.19.2)."""
+    ops.allow()
+    ops.sensitive += ops.registers(ops.args[0])
+
+    def execute(m: Machine, lanes: Lanes) -> None:
+        m.give_way()
+
+    return execute
+
+
 @executes(
     "griddepcontrol",
-    "nanosleep",
     "pmevent",
     "prefetch",
     "prefetchu",
