@@ -251,8 +251,14 @@ HALVES = np.array(
 @pytest.mark.parametrize("kind", ["f16", "f16x2"])
 @pytest.mark.parametrize("name", ["add", "sub", "mul", "min", "max", "fma", "neg", "abs"])
 def test_ftz_flushes_operands_and_results_of_float16(name: str, kind: str) -> None:
-    functions = {**OPERATIONS, "min": np.fmin, "max": np.fmax, "fma": lambda a, b: np.float64(a) * b + 0.0,
-                 "neg": lambda a, b: -a, "abs": lambda a, b: np.abs(a)}  # fmt: skip
+    functions = {
+        **OPERATIONS,
+        "min": np.fmin,
+        "max": np.fmax,
+        "fma": lambda a, b: np.float64(a) * b + 0.0,
+        "neg": lambda a, b: -a,
+        "abs": lambda a, b: np.abs(a),
+    }
     a, b = (np.ascontiguousarray(x).reshape(-1) for x in np.meshgrid(HALVES, HALVES))
     words = np.uint32 if kind == "f16x2" else np.uint16
     width = "b32" if kind == "f16x2" else "b16"

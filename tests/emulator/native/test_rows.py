@@ -91,7 +91,7 @@ _OTHERS = [
     "cvt.u32.u16 %r0, %h1;", "cvt.s32.u32 %r0, %r1;", "cvt.s16.s8 %h0, %h1;",
     "lop3.b32 %r0, %r1, %r2, %r3, 0x96;", "lop3.b32 %r0, %r1, 255, %r3, 0xEA;",
     "bfe.u32 %r0, %r1, 5, 9;", "bfe.u32 %r0, %r1, 30, 9;", "bfe.u64 %d0, %d1, 4, 14;",
-    "bfe.u32 %r0, %r1, 40, 3;", "add.u16 %r0, %h1, %h2;", "mul.wide.u32 %d0, %r1, 4;",
+    "bfe.u32 %r0, %r1, 40, 3;", "mul.wide.u32 %d0, %r1, 4;",
     "add.s16x2 %r0, %r1, %r2;", "min.u16x2 %r0, %r1, %r2;",
 ]  # fmt: skip
 INSTRUCTIONS = [*_instructions(), *_FLOATS, *_COMPARISONS, *_OTHERS]
