@@ -76,7 +76,7 @@ class Fences:
     """Of what some programs leave out, what this one may not.
 
     `barriers`: those between accesses of global memory by the warps of a block. `accumulators`:
-    `wgmma.fence` between writes of an accumulator and a product that does not read it. `loads`:
+    `wgmma.fence` between moves to an accumulator and a product that reads it. `loads`:
     `tcgen05.wait::ld` where a register of the load has been used.
     """
 

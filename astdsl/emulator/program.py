@@ -148,6 +148,7 @@ def prepare(module: Module, kernel: str) -> Program:
         _has(program, "tcgen05.fence"),
         _has(program, "fence.mbarrier_init"),
         any(_has(program, opcode) for opcode in _BARRIERS),
+        accumulators=True,
         loads=_has(program, "tcgen05.wait::ld"),
     )
     program.cancels_clusters = _has(program, "clusterlaunchcontrol.try_cancel")

@@ -231,7 +231,7 @@ class _Instruction:
         lane = int(group.lanes.index[0])
         owners = state.owners(group)
         fenced = all_of(state.fenced[owners])
-        reads = m.launch.fences.accumulators or any_of(keeps) or not fenced
+        reads = (m.launch.fences.accumulators and any_of(keeps)) or not fenced
         touched = m.state(Touches).before(m.pc, owners, reads=reads)
         if touched is not None or not fenced:
             where = "" if touched is None else f" ({m.lane_text(lane)}, {m.place_text(touched)})"
