@@ -233,9 +233,13 @@ class BadCommand(KernelError):
     code = "A701"
 
 
-def axes_in_words(number: int) -> str:
-    """Return "1 axis", "2 axes", ..."""
-    return f"{number} {'axis' if number == 1 else 'axes'}"
+def in_words(number: int, noun: str) -> str:
+    """Return a number of things: "1 axis", "2 axes", "1 element", "2 elements", ..."""
+    many = _PLURALS.get(noun, f"{noun}s")
+    return f"{number} {noun if number == 1 else many}"
+
+
+_PLURALS = {"axis": "axes", "index": "indices"}
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:

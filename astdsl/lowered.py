@@ -12,7 +12,7 @@ from typing import Any
 from astdsl import backend
 from astdsl.call import Call
 from astdsl.compile import Program
-from astdsl.errors import BadArgument, UnsupportedFeature, axes_in_words, did_you_mean
+from astdsl.errors import BadArgument, UnsupportedFeature, did_you_mean, in_words
 from astdsl.ir import ops
 from astdsl.ir.core import Block, Module, walk
 from astdsl.ir.dtypes import f4e2m1
@@ -168,7 +168,11 @@ class Lowered:
                 yield f"launch {entry.name} at {launch.span}"
             blocks = self._number(entry.grid, "as many as the scalars ask for,")
             count = launch.warpgroups
-            runs = f", each of {count} warpgroups by itself" if launch.per_warpgroup else ""
+            runs = (
+                f", each of {in_words(count, 'warpgroup')} by itself"
+                if launch.per_warpgroup
+                else ""
+            )
             yield f"blocks: {blocks} of {entry.threads} threads{runs}"
             yield f"shared memory: {entry.shared_bytes} bytes"
             if shared.tensor_columns:
@@ -218,8 +222,14 @@ def _pipelines(module: Module) -> Iterator[str]:
     for op in walk(module.body):
         if isinstance(op, ops.Pipeline):
             stages = str(op.stages) if op.stages else "automatic"
-            count, axes = axes_in_words(len(op.axes)), ", ".join(op.axes)
-            parts = ", streamed" if op.streams else f", {op.split} parts" if op.split else ""
+            count, axes = in_words(len(op.axes), "axis"), ", ".join(op.axes)
+            parts = (
+                ", streamed"
+                if op.streams
+                else f", {in_words(op.split, 'part')}"
+                if op.split
+                else ""
+            )
             yield f"pipeline at {op.span}: {count} ({axes}), stages {stages}{parts}"
 
 

@@ -13,7 +13,7 @@ import itertools
 import math
 from dataclasses import dataclass
 
-from astdsl.errors import UnsupportedFeature
+from astdsl.errors import UnsupportedFeature, in_words
 from astdsl.ir import ops
 from astdsl.ir.types import RefType
 from astdsl.lowering.layout.shared import (
@@ -52,7 +52,7 @@ def why_not(ref: RefType, sizes: tuple[int, ...], steps: tuple[int, ...]) -> str
     if not ref.tma:
         return "its strides or base are not multiples of 16 bytes"
     if ref.rank > MAX_RANK:
-        return f"it has {ref.rank} axes, TMA has {MAX_RANK}"
+        return f"it has {in_words(ref.rank, 'axis')}, TMA has {MAX_RANK}"
     if any(step != 1 for step in steps):
         return "the window has steps"
     if 0 in sizes:

@@ -137,5 +137,5 @@ def test_a_mistake_is_refused_at_the_call(options: Any, kind: type[KernelError],
 
 
 def test_the_axes_must_be_as_many_as_the_words() -> None:
-    with pytest.raises(KernelError, match="each of 2 axes"):
+    with pytest.raises(KernelError, match="each axis, 2 axes here"):
         pipeline_of(CompilerParams(dimension_semantics=("parallel",)))

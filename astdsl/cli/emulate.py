@@ -23,7 +23,7 @@ from astdsl.emulator import DeviceFault, TensorMap, entries
 from astdsl.emulator import run as run_ptx
 from astdsl.emulator.formats.errors import FormatError
 from astdsl.emulator.formats.swizzle import Swizzle
-from astdsl.errors import BadCommand, did_you_mean
+from astdsl.errors import BadCommand, did_you_mean, in_words
 from astdsl.ir.dtypes import BY_NAME
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
@@ -130,9 +130,13 @@ def _text(place: str) -> tuple[str, str]:
         return ptx, kernel
     if not kernel and len(names) == 1:
         return ptx, names[0]
-    what = f"`{path}` has no kernel `{kernel}`" if kernel else f"`{path}` has {len(names)} kernels"
-    hint = did_you_mean(kernel, names) or f"its kernels are {', '.join(names) or 'none'}"
-    raise BadCommand(what, help=hint)
+    if not names:
+        raise BadCommand(
+            f"`{path}` has no kernel", help="the text of a kernel begins with `.entry`"
+        )
+    what = f"no kernel `{kernel}`" if kernel else in_words(len(names), "kernel")
+    hint = did_you_mean(kernel, names) or f"its kernels are {', '.join(names)}"
+    raise BadCommand(f"`{path}` has {what}", help=hint)
 
 
 def _extents(options: argparse.Namespace, name: str) -> Sequence[int]:

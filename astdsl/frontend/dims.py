@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
-from astdsl.errors import BadArgument, axes_in_words
+from astdsl.errors import BadArgument, in_words
 from astdsl.frontend.dim_expressions import solved, value_of
 from astdsl.frontend.signature import Parameter
 from astdsl.ir.dtypes import DType, f32, tf32
@@ -136,7 +136,8 @@ def _unify(p: Parameter, shape: Sequence[int], known: dict[str, _Origin]) -> Non
     for axis, (dim, extent) in enumerate(zip(dims_of(p, len(shape)), shape, strict=True)):
         if dim.extent is not None and dim.extent != extent:
             raise BadArgument(
-                f"axis {axis} of `{p.name}` has {extent} elements, and its annotation says "
+                f"axis {axis} of `{p.name}` has {in_words(extent, 'element')}, and its "
+                "annotation says "
                 f"{dim.text}",
                 p.place,
                 help="an integer in an annotation must be the extent; `_` takes any",
@@ -172,7 +173,8 @@ def _solution(
 ) -> _Origin:
     if value is None or value < 0:
         raise BadArgument(
-            f"axis {axis} of `{p.name}` has {extent} elements, and no `{name}` makes `{dim.text}` "
+            f"axis {axis} of `{p.name}` has {in_words(extent, 'element')}, and no `{name}` makes "
+            f"`{dim.text}` "
             "that",
             p.place,
             help=f"pass an array with as many elements as `{dim.text}` can be",
@@ -199,7 +201,7 @@ def _check_rank(p: Parameter, rank: int) -> None:
     if rank < wanted or (rank > wanted and not spec.any_rank):
         least = "at least " if spec.any_rank else ""
         raise BadArgument(
-            f"`{p.name}` takes {least}{axes_in_words(wanted)}, got an array of {rank}",
+            f"`{p.name}` takes {least}{in_words(wanted, 'axis')}, got an array of {rank}",
             p.place,
             help="add axes by `x[None, :]` or `.reshape`, or change the annotation",
         )
@@ -210,9 +212,10 @@ def _check_expressions(p: Parameter, shape: Sequence[int], extents: Mapping[str,
         wanted = evaluated(p, dim, extents)
         if dim.is_expression and wanted is not None and wanted != extent:
             raise BadArgument(
-                f"axis {axis} of `{p.name}` has {extent} elements, and `{dim.text}` is {wanted}",
+                f"axis {axis} of `{p.name}` has {in_words(extent, 'element')}, and `{dim.text}` "
+                f"is {wanted}",
                 p.place,
-                help=f"pass an array with {wanted} elements along axis {axis}",
+                help=f"pass an array with {in_words(wanted, 'element')} along axis {axis}",
             )
 
 

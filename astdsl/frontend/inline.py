@@ -17,6 +17,7 @@ from astdsl.errors import (
     UnsupportedFeature,
     UnsupportedSyntax,
     WrittenInput,
+    in_words,
 )
 from astdsl.frontend.binding import bind
 from astdsl.frontend.dims import check_dtype, dims_of, evaluated
@@ -73,8 +74,8 @@ def _require_same_runners(session: Session, kernel: Any) -> None:
     if wanted not in (0, found):
         raise fault(
             UnsupportedFeature,
-            f"`{kernel.__name__}` is written for each of {wanted} warpgroups, and is called where "
-            + (f"{found} run" if found else "the block runs as one"),
+            f"`{kernel.__name__}` is written for each of {in_words(wanted, 'warpgroup')}, and is "
+            "called where " + (f"{found} run" if found else "the block runs as one"),
             help=f"write `@kernel(warpgroups={wanted})` over the caller too",
         )
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import TypeAlias
 
-from astdsl.errors import axes_in_words
+from astdsl.errors import in_words
 from astdsl.ir.dtypes import DType
 from astdsl.records import dataclass
 
@@ -73,8 +73,8 @@ def _about_tiling(extents: tuple[int, ...], dtype: DType, tile: tuple[int, ...])
     del dtype
     if len(tile) > len(extents):
         return (
-            f"a tile of {axes_in_words(len(tile))} cuts {axes_in_words(len(extents))}",
-            f"a tile has at most {len(extents)} extents, those of the last axes",
+            f"a tile of {in_words(len(tile), 'axis')} cuts {in_words(len(extents), 'axis')}",
+            f"a tile has at most {in_words(len(extents), 'extent')}, those of the last axes",
         )
     last = extents[len(extents) - len(tile) :]
     if any(extent % side for extent, side in zip(last, tile, strict=True)):
@@ -90,8 +90,9 @@ def _about_transpose(
 ) -> tuple[str, str]:
     del dtype
     if len(permutation) > len(extents):
+        long, rank = in_words(len(permutation), "axis"), in_words(len(extents), "axis")
         return (
-            f"a permutation of {len(permutation)} axes is of {len(extents)} axes",
+            f"a permutation of {long} is of {rank}",
             f"it permutes the last axes, {len(extents)} at most; a tiling before it adds axes",
         )
     return "", ""

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from astdsl.errors import BadPipeline, TypeMismatch, UnsupportedFeature, axes_in_words
+from astdsl.errors import BadPipeline, TypeMismatch, UnsupportedFeature, in_words
 from astdsl.ir.types import GMEM as GLOBAL
 from astdsl.lang.elementwise import require_fits
 from astdsl.lang.memory import GMEM, SMEM, refuse_options
@@ -109,7 +109,8 @@ class BlockSpec:
         if stages and self._delay_release >= stages:
             raise fault(
                 BadPipeline,
-                f"`delay_release={self._delay_release}` takes {self._delay_release + 1} stages or "
+                f"`delay_release={self._delay_release}` takes "
+                f"{in_words(self._delay_release + 1, 'stage')} or "
                 f"more, and `max_concurrent_steps` is {stages}",
                 help="state more stages, or leave `delay_release` out: it is derived",
             )
@@ -136,7 +137,8 @@ class BlockSpec:
         if not len(index) == len(self.block_shape) == ref.ndim:
             raise fault(
                 TypeMismatch,
-                f"a block of {axes_in_words(len(self.block_shape))} at {len(index)} indices of "
+                f"a block of {in_words(len(self.block_shape), 'axis')} at "
+                f"{in_words(len(index), 'index')} of "
                 f"{ref}",
                 help="`block_shape` and `index_map` say something of every axis of the array",
             )

@@ -17,6 +17,7 @@ from astdsl.errors import (
     UnknownName,
     UnsupportedFeature,
     did_you_mean,
+    in_words,
 )
 from astdsl.ir import ops
 from astdsl.ir.ops import INFERRED, SEQUENTIAL, SPREAD
@@ -226,7 +227,8 @@ def parallel(
     if given and (len(given) != len(bounds) or not all(isinstance(n, str) for n in given)):
         raise fault(
             BadPipeline,
-            f"`names` gives a text for each of {len(bounds)} axes, got {names!r}",
+            f"`names` gives a text for each axis, {in_words(len(bounds), 'axis')} here, got "
+            f"{names!r}",
             help='`parallel(cdiv(M, bm), cdiv(N, bn), names=("m", "n"))`',
         )
     fields = {
@@ -384,7 +386,7 @@ def _placement(axes: Any, rank: int) -> tuple[str, ...]:
     if len(given) != rank:
         raise fault(
             BadPipeline,
-            f"`axes` says something of each of {rank} axes, got {axes!r}",
+            f"`axes` says something of each axis, {in_words(rank, 'axis')} here, got {axes!r}",
             help=f"one word for all axes, or a tuple of {rank}: {', '.join(PLACEMENTS)}",
         )
     for word in given:

@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
-from astdsl.errors import BadPipeline, ShapeMismatch, TypeMismatch
+from astdsl.errors import BadPipeline, ShapeMismatch, TypeMismatch, in_words
 from astdsl.ir.ops import SEQUENTIAL
 from astdsl.lang.arith import minimum
 from astdsl.lang.block_specs import BlockSpec, require_function
@@ -95,7 +95,8 @@ def _require_refs(refs: tuple[Any, ...], wanted: int) -> None:
     if len(refs) != wanted or not all(isinstance(ref, Ref) for ref in refs):
         raise fault(
             TypeMismatch,
-            f"the pipeline takes {wanted} refs, one for each `BlockSpec`, got {len(refs)} values",
+            f"the pipeline takes {in_words(wanted, 'ref')}, one for each `BlockSpec`, got "
+            f"{in_words(len(refs), 'value')}",
             help="pass arrays of global memory, inputs first",
         )
 
@@ -263,7 +264,8 @@ def _tile_of(tiling: Any, grid: tuple[Any, ...]) -> tuple[int, ...]:
     if len(sides) != len(grid) or 0 in sides:
         raise fault(
             ShapeMismatch,
-            f"`tiling` of `nd_loop` takes {len(grid)} extents of 1 or more, one for each axis of "
+            f"`tiling` of `nd_loop` takes {in_words(len(grid), 'extent')} of 1 or more, one for "
+            "each axis of "
             f"the grid, got {sides}",
             help="1 along an axis leaves it as it is",
         )

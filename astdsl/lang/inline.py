@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from astdsl.errors import ShapeMismatch, TypeMismatch
+from astdsl.errors import ShapeMismatch, TypeMismatch, in_words
 from astdsl.ir import ops
 from astdsl.ir.core import Value
 from astdsl.ir.dtypes import DType, bf16, boolean, f16, f32, f64, i16, i32, i64, u16, u32, u64
@@ -93,7 +93,8 @@ def _classes(constraints: object, results: int, operands: int) -> list[str]:
         example = ",".join(["=r"] * results + ["r"] * operands)
         raise fault(
             TypeMismatch,
-            f"`constraints` of `inline_ptx` are {results} results and {operands} operands, like "
+            f"`constraints` of `inline_ptx` are {in_words(results, 'result')} and "
+            f"{in_words(operands, 'operand')}, like "
             f'"{example}", got {constraints!r}',
             help=f"classes are {' '.join(CLASSES)}; memory is taken to change anyway",
         )
@@ -154,7 +155,8 @@ def _meant(
     if len(found) != len(dtypes):
         raise fault(
             ShapeMismatch,
-            f"`meaning` of `inline_ptx` gives {len(found)} values for {len(dtypes)} results",
+            f"`meaning` of `inline_ptx` gives {in_words(len(found), 'value')} for "
+            f"{in_words(len(dtypes), 'result')}",
             help="return one value for each result, several as a tuple",
         )
     for x, dtype in zip(found, dtypes, strict=True):

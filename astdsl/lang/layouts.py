@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from math import prod
 from typing import Any
 
-from astdsl.errors import ShapeMismatch, TypeMismatch
+from astdsl.errors import ShapeMismatch, TypeMismatch, in_words
 from astdsl.ir import ops
 from astdsl.ir.core import Value
 from astdsl.ir.dtypes import DType
@@ -69,7 +69,7 @@ class StatedLayout:
         if self.shape and shape != self.shape:
             return f"is of tiles of shape {self.shape}"
         if self.multiples and len(shape) != len(self.multiples):
-            return f"is of tiles of {len(self.multiples)} axes"
+            return f"is of tiles of {in_words(len(self.multiples), 'axis')}"
         if any(n % m or not n for n, m in zip(shape, self.multiples, strict=False)):
             return f"is of extents that are multiples of {self.multiples}"
         return ""

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from astdsl.errors import BadWindow, UnsupportedFeature
+from astdsl.errors import BadWindow, UnsupportedFeature, in_words
 from astdsl.ir import ops
 from astdsl.ir.core import Value
 from astdsl.ir.dtypes import f4e2m1
@@ -47,7 +47,7 @@ def bytes_of_window(
         )
     size, start = fields["sizes"][-1], half(form_of(axis.start), halves)
     if size % PER_BYTE or start is None:
-        what = f"has {size} elements" if size % PER_BYTE else "may begin within a byte"
+        what = f"has {in_words(size, 'element')}" if size % PER_BYTE else "may begin within a byte"
         raise fault(
             BadWindow,
             f"`{name}` holds two f4e2m1 to a byte along its last axis, and this window {what}",

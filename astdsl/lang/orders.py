@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from astdsl.errors import BadPipeline
+from astdsl.errors import BadPipeline, in_words
 from astdsl.ir import ops
 from astdsl.ir.core import Block
 from astdsl.ir.types import INDEX
@@ -58,7 +58,7 @@ def _listed(found: object, rank: int) -> Sequence[object]:
     if len(listed) != rank:
         raise fault(
             BadPipeline,
-            f"`order` returns an index of {rank} axes, got {len(listed)}",
+            f"`order` returns an index of {in_words(rank, 'axis')}, got {len(listed)}",
             help="return one position for each axis of the pipeline, `return i, j`",
         )
     return listed

@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from astdsl.errors import BadWindow, ShapeMismatch, TypeMismatch
+from astdsl.errors import BadWindow, ShapeMismatch, TypeMismatch, in_words
 from astdsl.ir import ops
 from astdsl.ir.dtypes import BOOL, INT, UINT, DType, f32, i32, i64, u8, u16, u32, u64
 from astdsl.lang.arith import where
@@ -78,7 +78,7 @@ def split(x: object, parts: object, axis: object = 0) -> tuple[Tile, ...]:
         if count < 1 or extent % count:
             raise fault(
                 ShapeMismatch,
-                f"`split` of {extent} elements in {count} equal parts",
+                f"`split` of {in_words(extent, 'element')} in {in_words(count, 'equal part')}",
                 *sources(tile),
                 help="a tuple of indices cuts anywhere: `split(t, (3, 5))`",
             )
@@ -87,7 +87,7 @@ def split(x: object, parts: object, axis: object = 0) -> tuple[Tile, ...]:
     if borders != sorted(borders):
         raise fault(
             BadWindow,
-            f"`split` at {tuple(cuts)} of an axis of {extent} elements",
+            f"`split` at {tuple(cuts)} of an axis of {in_words(extent, 'element')}",
             *sources(tile),
             help="indices ascend, from 0 to the extent",
         )

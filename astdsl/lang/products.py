@@ -8,7 +8,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from astdsl.errors import BadWindow, ShapeMismatch, TypeMismatch, UnsupportedFeature, did_you_mean
+from astdsl.errors import (
+    BadWindow,
+    ShapeMismatch,
+    TypeMismatch,
+    UnsupportedFeature,
+    did_you_mean,
+    in_words,
+)
 from astdsl.ir import ops
 from astdsl.ir.core import Value
 from astdsl.ir.dtypes import DType, bf16, boolean, f8e4m3, f8e5m2, f16, f32, i8, i32, tf32, u8
@@ -169,7 +176,8 @@ def _constant_part(item: object, first: int, extent: int) -> tuple[int, int]:
     if start < 0 or start + part.size > extent:
         raise fault(
             BadWindow,
-            f"{part.size} elements from {start} on lie outside an accumulator's axis of {extent}",
+            f"{in_words(part.size, 'element')} from {start} on lie outside an accumulator's axis "
+            f"of {extent}",
             help="parts lie inside",
         )
     return first + start, part.size

@@ -15,6 +15,7 @@ from astdsl.errors import (
     TypeMismatch,
     UnsupportedFeature,
     did_you_mean,
+    in_words,
 )
 from astdsl.ir import ops
 from astdsl.ir.core import Value
@@ -140,7 +141,8 @@ class Ref:
         if len(sizes) != self.ndim:
             raise fault(
                 BadWindow,
-                f"`blocks` takes {self.ndim} extents of `{self.root.name}`, got {len(sizes)}",
+                f"`blocks` takes {in_words(self.ndim, 'extent')} of `{self.root.name}`, got "
+                f"{len(sizes)}",
                 help="one constant extent an axis: `ref.blocks(bm, bn)[i, j]`",
             )
         return Blocks(self, tuple(as_extent(n, "`blocks`") for n in sizes))
@@ -531,7 +533,7 @@ def _spare(window: Span1D, extent: Form) -> tuple[Form, Form]:
 
 def _window_text(window: Span1D, size: int) -> str:
     start = form_of(window.start).constant
-    return f"{size} elements from {'here' if start is None else start} on"
+    return f"{in_words(size, 'element')} from {'here' if start is None else start} on"
 
 
 def whole_ref(root: Root) -> Ref:

@@ -6,7 +6,7 @@ tensor core reads; how they are multiplied is the compiler's.
 
 from __future__ import annotations
 
-from astdsl.errors import KernelError, ShapeMismatch, TypeMismatch, UnsupportedFeature
+from astdsl.errors import KernelError, ShapeMismatch, TypeMismatch, UnsupportedFeature, in_words
 from astdsl.ir import ops
 from astdsl.ir.dtypes import f4e2m1, f8e4m3, f8e5m2, f8e8m0, f32, u8
 from astdsl.lang.contraction import contracted
@@ -94,7 +94,7 @@ def _require_matrices(a: Tile, b: Tile) -> None:
     if a.shape[1] != b.shape[0]:
         raise fault(
             ShapeMismatch,
-            f"`dot` contracts {a.shape[1]} with {b.shape[0]} elements",
+            f"`dot` contracts {a.shape[1]} with {in_words(b.shape[0], 'element')}",
             *sources(a, b),
             help="`a` is (m, k) and `b` is (k, n); `.T` turns one",
         )

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeAlias
 
-from astdsl.errors import ShapeMismatch, TypeMismatch
+from astdsl.errors import ShapeMismatch, TypeMismatch, in_words
 from astdsl.ir import ops
 from astdsl.ir.dtypes import FLOAT, f32
 from astdsl.ir.rewrite import free_values
@@ -177,7 +177,8 @@ class _Work:
         if len(made) != len(left):
             raise fault(
                 TypeMismatch,
-                f"the function of {self._what} gives {len(made)} values for {len(left)} tiles",
+                f"the function of {self._what} gives {in_words(len(made), 'value')} for "
+                f"{in_words(len(left), 'tile')}",
                 help="it takes two of what it returns: an element, or a tuple of them",
             )
         return tuple(self._fitting(x, like) for x, like in zip(made, left, strict=True))

@@ -16,7 +16,7 @@ from astdsl.errors import (
     ShapeMismatch,
     TypeMismatch,
     UnsupportedFeature,
-    axes_in_words,
+    in_words,
 )
 from astdsl.ir import ops
 from astdsl.ir.core import Op
@@ -66,7 +66,7 @@ def normalized_axes(axis: object, rank: int, what: str) -> tuple[int, ...]:
         if not -rank <= a < rank:
             raise fault(
                 ShapeMismatch,
-                f"{what}: axis {a} of a tile of {axes_in_words(rank)}",
+                f"{what}: axis {a} of a tile of {in_words(rank, 'axis')}",
                 help=f"axes go from 0 to {rank - 1}, or from -1 back"
                 if rank
                 else "leave `axis` out",
@@ -208,7 +208,7 @@ def _completed(tile: Tile, given: Sequence[object]) -> tuple[int, ...]:
     if math.prod(extents) != tile.size or min(extents, default=0) < 0:
         raise fault(
             ShapeMismatch,
-            f"`reshape` of {tile.size} elements to {tuple(extents)}",
+            f"`reshape` of {in_words(tile.size, 'element')} to {tuple(extents)}",
             *sources(tile),
             help="the elements stay the same; one extent may be -1",
         )
@@ -331,7 +331,7 @@ def spelled_out_of_tile(x: Tile, items: tuple[object, ...]) -> Iterable[object]:
     if used > x.ndim:
         raise fault(
             BadWindow,
-            f"{x} has {axes_in_words(x.ndim)}, indexed by {used}",
+            f"{x} has {in_words(x.ndim, 'axis')}, indexed by {used}",
             *sources(x),
             help="one item an axis: an integer or a slice; `None` adds an axis",
         )

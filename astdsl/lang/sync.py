@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from astdsl.errors import BadWindow, TypeMismatch
+from astdsl.errors import BadWindow, TypeMismatch, in_words
 from astdsl.ir import ops
 from astdsl.ir.core import Value
 from astdsl.lang.indices import as_index, form_of, index_constant, index_value
@@ -110,7 +110,7 @@ def as_slot(barrier: Barrier | BarrierSlot) -> BarrierSlot:
     if barrier.count != 1:
         raise fault(
             BadWindow,
-            f"an array of {barrier.count} barriers stands where one is needed",
+            f"an array of {in_words(barrier.count, 'barrier')} stands where one is needed",
             (barrier.value, "made here"),
             help="`bar[slot]` is one of them",
         )

@@ -5,7 +5,7 @@ Invariant: elements outside along the contracted axis take no part: both operand
 
 from __future__ import annotations
 
-from astdsl.errors import ShapeMismatch, TypeMismatch
+from astdsl.errors import ShapeMismatch, TypeMismatch, in_words
 from astdsl.ir import ops
 from astdsl.ir.dtypes import DType, bf16, f8e4m3, f8e5m2, f16, f32, f64, i8, i32, u8
 from astdsl.lang.contraction import contracted
@@ -103,7 +103,7 @@ def _multiplied(left: Tile, right: Tile, kind: _Product) -> Tile:
     if rows.shape[1] != columns.shape[0]:
         raise fault(
             ShapeMismatch,
-            f"`@` contracts {rows.shape[1]} with {columns.shape[0]} elements",
+            f"`@` contracts {rows.shape[1]} with {in_words(columns.shape[0], 'element')}",
             *sources(left, right),
             note=f"{left} @ {right}",
             help="the last axis of the left operand is the first of the right one; `.T` turns one",

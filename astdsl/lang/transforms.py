@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from astdsl.errors import ShapeMismatch, TypeMismatch
+from astdsl.errors import ShapeMismatch, TypeMismatch, in_words
 from astdsl.ir import ops
 from astdsl.ir.dtypes import DType
 from astdsl.ir.transforms import (
@@ -170,7 +170,7 @@ def transpose_ref(ref: object, permutation: object) -> Ref:
     if len(numbers) != ref.ndim:
         raise fault(
             ShapeMismatch,
-            f"`transpose_ref` permutes {ref.ndim} axes of {ref}, got {numbers}",
+            f"`transpose_ref` permutes {in_words(ref.ndim, 'axis')} of {ref}, got {numbers}",
             help="name each axis once",
         )
     return ref.permuted(numbers)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from astdsl.errors import BadWindow, KernelError, axes_in_words
+from astdsl.errors import BadWindow, KernelError, in_words
 from astdsl.ir import ops
 from astdsl.lang.indices import (
     as_index,
@@ -110,7 +110,7 @@ def spelled_out(items: Sequence[object], rank: int, name: str) -> Iterator[objec
     if used > rank:
         raise fault(
             BadWindow,
-            f"`{name}` has {axes_in_words(rank)}, and is indexed by {used}",
+            f"`{name}` has {in_words(rank, 'axis')}, and is indexed by {used}",
             help="one item an axis: `lo:hi`, `ds(start, size)`, `tile(i, size)`, `:`, an integer",
         )
     if len(items) - used > 1:
@@ -174,7 +174,7 @@ def _slice_window(item: slice, extent: Form, whole: int | None, name: str) -> Sp
     if size < 0:
         raise fault(
             BadWindow,
-            f"a window of `{name}` ends {-size} elements before it starts",
+            f"a window of `{name}` ends {in_words(-size, 'element')} before it starts",
             help="`lo:hi` holds hi - lo elements",
         )
     return Span1D(start, -(-size // step), step)

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 from math import gcd
 
-from astdsl.errors import axes_in_words
+from astdsl.errors import in_words
 from astdsl.ir.dtypes import DType
 from astdsl.ir.types import GMEM, TMA_ALIGN_BYTES, TMA_MAX_RANK, RefType
 from astdsl.records import dataclass
@@ -60,13 +60,13 @@ def tell_apart(given: RefType, wanted: RefType) -> tuple[str, str]:
     """Say what an argument is that a kernel is not compiled for, and what it is compiled for."""
     if given.dtype is not wanted.dtype or given.rank != wanted.rank:
         first, second = (
-            f"{each.dtype} with {axes_in_words(each.rank)}" for each in (given, wanted)
+            f"{each.dtype} with {in_words(each.rank, 'axis')}" for each in (given, wanted)
         )
         return f"is {first}", second
     for axis, pair in enumerate(zip(given.shape, wanted.shape, strict=True)):
         if pair[0] != pair[1]:  # what is no constant is over 0
             first, second = ("more than 0" if each is None else str(each) for each in pair)
-            return f"has {first} elements along axis {axis}", second
+            return f"has {in_words(first, 'element')} along axis {axis}", second
     return f"is of the class {_words_of(given)}", _words_of(wanted)
 
 
@@ -114,7 +114,7 @@ def _why_not_tma(geometry: Geometry, axis: int | None) -> str:
     if axis is None:
         return "no axis is contiguous" if shape else "it has no axis"
     if len(shape) > TMA_MAX_RANK:
-        return f"it has {len(shape)} axes, and a tensor map {TMA_MAX_RANK}"
+        return f"it has {in_words(len(shape), 'axis')}, and a tensor map {TMA_MAX_RANK}"
     if 0 in shape:
         return "it has no elements"
     if geometry.align_bytes < TMA_ALIGN_BYTES:

@@ -21,7 +21,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from astdsl.errors import BadPipeline
+from astdsl.errors import BadPipeline, in_words
 from astdsl.ir import ops
 from astdsl.ir.core import Block, Op, Value
 from astdsl.lowering.buffers import RING_LABEL
@@ -216,7 +216,8 @@ class _Expansion:
             )
         if stated >= stages:
             raise BadPipeline(
-                f"`delay_release={stated}` takes {stated + 1} stages or more, and there are "
+                f"`delay_release={stated}` takes {in_words(stated + 1, 'stage')} or more, and "
+                "there are "
                 f"{stages}",
                 (loads[0].span, "this window"),
                 help="state more stages, or leave it out: it is derived",

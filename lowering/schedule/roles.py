@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from astdsl.errors import TileTooLarge
+from astdsl.errors import TileTooLarge, in_words
 from astdsl.ir import ops
 from astdsl.ir.core import Block, Op, Value, walk
 from astdsl.ir.types import TileType
@@ -111,5 +111,5 @@ def _too_large(op: Op, registers: int, groups: int) -> TileTooLarge:
         f"the tile {tile} takes {registers // groups} registers of each thread, "
         f"{TILE_REGISTERS} is the most",
         (op.span, f"{tile} is made here"),
-        help=f"a tile of at most {fits} elements fits: take smaller blocks",
+        help=f"a tile of at most {in_words(fits, 'element')} fits: take smaller blocks",
     )

@@ -313,7 +313,7 @@ def no_grid(x: In[f32, "64"], o: Out[f32, "64"]):
 @pytest.mark.parametrize(
     ("wrong", "kind", "said"),
     [
-        (wrong_count, TypeMismatch, "takes 1 refs"),
+        (wrong_count, TypeMismatch, "takes 1 ref,"),
         (wrong_axes, TypeMismatch, "2 axes at 2 indices"),
         (with_transforms, TypeMismatch, "`transforms` takes `TilingTransform`"),
         (no_grid, BadPipeline, "one axis or more"),

@@ -135,7 +135,7 @@ def test_a_text_that_the_assembler_does_not_take_is_named() -> None:
 WRONG: list[tuple[Any, type[KernelError], str]] = [
     (lambda x: inline_ptx(3, "=r,r", [x], i32), TypeMismatch, "is a string"),
     (lambda x: inline_ptx("$0 $1", "r,r", [x], i32), TypeMismatch, 'like "=r,r", got'),
-    (lambda x: inline_ptx("$0 $1", "=r", [x], i32), TypeMismatch, "1 results and 1 operands"),
+    (lambda x: inline_ptx("$0 $1", "=r", [x], i32), TypeMismatch, "1 result and 1 operand"),
     (lambda x: inline_ptx("$0 $1", "=r,q", [x], i32), TypeMismatch, 'like "=r,r"'),
     (lambda x: inline_ptx("$0 $1", None, [x], i32), TypeMismatch, 'like "=r,r"'),
     (lambda x: inline_ptx("$0 $2", "=r,r", [x], i32), TypeMismatch, r"`\$1`, `\$2` are not so"),
@@ -147,7 +147,7 @@ WRONG: list[tuple[Any, type[KernelError], str]] = [
     (
         lambda x: inline_ptx("$0 $1", "=r,r", [x], i32, meaning=lambda a: (a, a)),
         ShapeMismatch,
-        "gives 2 values for 1 results",
+        "gives 2 values for 1 result",
     ),
     (
         lambda x: inline_ptx("$0 $1", "=r,r", [x], i32, meaning=lambda a: a.astype(f32)),

@@ -173,7 +173,7 @@ MISTAKES: list[tuple[Any, type[KernelError], str]] = [
     (lambda x: reduce((), 0, running_line), ShapeMismatch, "none"),
     (lambda x: reduce(x, 2, maximum), ShapeMismatch, "axis 2"),
     (lambda x: scan(x, 0, lambda a, b: (a, b)), TypeMismatch, "2 values for 1"),
-    (lambda x: scan((x, x), 0, lambda a, b: a[0]), TypeMismatch, "1 values for 2"),
+    (lambda x: scan((x, x), 0, lambda a, b: a[0]), TypeMismatch, "1 value for 2 tiles"),
     (lambda x: scan(x, 0, lambda a, b: a > b), TypeMismatch, "gives bool"),
     (lambda x: scan(x, 0, lambda a, b: a + x), TypeMismatch, "single elements"),
     (lambda x: scan(x, 0, lambda a, b: a + x.sum()), UnsupportedFeature, "computes? with"),
