@@ -303,3 +303,15 @@ def test_random_rounding_of_four_values_is_refused_by_name() -> None:
     with pytest.raises(DeviceFault, match="random bits round two"):
         evaluate("cvt.rs.satfinite.e4m3x4.f32 %d, {%a, %a, %a, %a}, %i;", "b32", "u4",
                  a=("f32", a))  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["e4m3x2", "e5m2x2"])
+def test_pairs_of_bf16_become_pairs_of_eight_bits_and_back(name: str) -> None:
+    narrow = SMALL[name]
+    values = np.random.default_rng(2).uniform(-200, 200, 64).astype(ml_dtypes.bfloat16)
+    pairs = values.view(np.uint32)
+    got = evaluate(f"cvt.rn.satfinite.{name}.bf16x2 %d, %a;", "b16", np.uint16, a=("b32", pairs))
+    expected = values.astype(np.float32).astype(narrow)
+    assert np.array_equal(got.view(np.uint8), expected.view(np.uint8))
+    back = evaluate(f"cvt.rn.bf16x2.{name} %d, %a;", "b32", np.uint32, a=("b16", got))
+    assert np.array_equal(back.view(ml_dtypes.bfloat16), expected.astype(ml_dtypes.bfloat16))

@@ -93,11 +93,14 @@ cvt.rs.relu?.satfinite.e4m3x4/e5m2x4/e2m3x4/e3m2x4.f32; b32 f32*4 b32; sm_100a
 cvt.rs.relu?.satfinite.e2m1x4.f32; b16 f32*4 b32; sm_100a
 cvt.rn.relu?.satfinite.e4m3x2/e5m2x2.f32; b16 f32 f32
 cvt.rn.relu?.satfinite.e4m3x2/e5m2x2.f16x2; b16 b32
+cvt.rn.relu?.satfinite.e4m3x2/e5m2x2.bf16x2; b16 b32; family
 cvt.rn.relu?.f16x2.e4m3x2/e5m2x2; b32 b16
+cvt.rn.relu?.bf16x2.e4m3x2/e5m2x2; b32 b16; family
 cvt.rn.relu?.satfinite.e2m3x2/e3m2x2.f32; b16 f32 f32; family
 cvt.rn.relu?.f16x2.e2m3x2/e3m2x2; b32 b16; family
 cvt.rn.relu?.satfinite.e2m1x2.f32; b8 f32 f32; family
 cvt.rn.relu?.f16x2.e2m1x2; b32 b8; family
+cvt.rn.relu?.bf16x2.e2m1x2; b32 b8; family
 cvt.rz/rp.satfinite?.ue8m0x2.f32; b16 f32 f32; family
 cvt.rz/rp.satfinite?.ue8m0x2.bf16x2; b16 b32; family
 cvt.rn.bf16x2.ue8m0x2; b32 b16; family
