@@ -323,12 +323,17 @@ class SharedGuard:
         self._occupancy.end_fill(rows, offsets, size)
         self.races.written_late(lanes, rows, offsets, size)
 
-    def begin_read(self, operation: Operation, lanes: Lanes, index: Index) -> None:
-        """Check that an operation may read chunks, which it does until `end`."""
+    def begin_read(
+        self, operation: Operation, lanes: Lanes, index: Index, used_bytes: int = CHUNK_BYTES
+    ) -> None:
+        """Check that an operation may read chunks, which it does until `end`.
+
+        It uses the first bytes of each; behind them is padding.
+        """
         if not self._clean[index].all():
             self._occupancy.check_operation(operation, lanes, index, "reads")
             self._check_fenced(operation, lanes, index, "reads")
-            self._check_defined(operation, lanes, index)
+            self._check_defined(operation, lanes, index, used_bytes)
         self._check_ordered(operation, lanes, index, writes=False)
         self._occupancy.begin(operation, index, writes=False)
 
@@ -409,8 +414,14 @@ class SharedGuard:
         issue = self._unacquired.issue(row, offset >> CHUNK_SHIFT)
         return f"the {issue.what} ({issue.text(self._m, row, offset)}) has brought, {_RELAXED}"
 
-    def _check_defined(self, operation: Operation, lanes: Lanes, index: Index) -> None:
-        undefined = self._defined[index] != _ALL_DEFINED
+    def _check_defined(
+        self, operation: Operation, lanes: Lanes, index: Index, used_bytes: int
+    ) -> None:
+        defined = self._defined[index]
+        undefined = defined != _ALL_DEFINED
+        if used_bytes < CHUNK_BYTES:
+            each = np.ascontiguousarray(defined).view(np.bool_).reshape(*defined.shape, CHUNK_BYTES)
+            undefined = ~each[..., :used_bytes].all(axis=-1)
         if undefined.any():
             row, offset = self._occupancy.place(index, undefined)
             raise self._occupancy.fault(

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from astdsl.emulator.native import copies
 
-__all__ = ["ELEMENT_BYTES", "INTEGERS", "PACKED", "accumulate", "contain", "multiply", "widen"]
+__all__ = ["ELEMENT_BYTES", "INTEGERS", "PACKED", "accumulate", "contain", "multiply", "used_bytes", "widen"]
 
 ELEMENT_BYTES = {
     "f16": 2, "bf16": 2, "tf32": 4, "e4m3": 1, "e5m2": 1, "s8": 1, "u8": 1, "e2m1x2": 1,
@@ -62,6 +62,11 @@ def _byte_table(name: str) -> Array:
 def _place(bits: int) -> int:
     """Return where the element begins in its byte: 4 bits stand in the middle of it."""
     return 2 if bits == 4 else 0
+
+
+def used_bytes(name: str) -> int:
+    """Return how many of each 16 bytes of an operand of a type are not padding."""
+    return _PACK * PACKED[name] // 8 if name in PACKED else _PACK
 
 
 def contain(packed: Array, bits: int) -> Array:

@@ -19,7 +19,7 @@ from astdsl.emulator.formats.errors import FormatError
 from astdsl.emulator.formats.fragments import accumulator_lanes
 from astdsl.emulator.formats.instruction import InstructionDescriptor
 from astdsl.emulator.issues import Issue
-from astdsl.emulator.matrix import accumulate, multiply, widen
+from astdsl.emulator.matrix import accumulate, multiply, used_bytes, widen
 from astdsl.emulator.native.copies import widen_rows
 from astdsl.emulator.scalars import all_of, any_of
 from astdsl.emulator.tensor_memory import COLUMN_MASK, GROUP_LANES, LANE_SHIFT, TensorMemory
@@ -200,12 +200,12 @@ class TensorProduct:
 
     def add(self, step: Step) -> None:
         """Add a step of K: guard what it reads."""
-        for tile in (step.a, step.b):
+        for tile, name in ((step.a, self.descriptor.a_type), (step.b, self.descriptor.b_type)):
             if isinstance(tile, TensorTile):
                 self._read_cells(tile, "operand A")
             elif self.m.guard is not None:
                 index = tile.index(self.m, self.rows)
-                self.m.guard.begin_read(self.operation, self.lanes, index)
+                self.m.guard.begin_read(self.operation, self.lanes, index, used_bytes(name))
         for scales in step.scales or ():
             self._read_cells(scales.tile, "scale factors")
         self.steps.append(step)

@@ -101,3 +101,29 @@ def test_packed_operands_are_k_major() -> None:
 def test_half_of_a_format_is_refused_before_the_run() -> None:
     copy = "@%p0 tcgen05.cp.cta_group::1.128x256b.b8x16 [%r10], %d10;"
     fault("E201", copy, image=np.zeros(IMAGE_BYTES, np.uint8))
+
+
+def overwritten(at: int) -> str:
+    """Return code that stores 4 bytes of a register that nothing has written."""
+    return f"@%p0 st.shared.b32 [%r1 + {at}], %r99; fence.proxy.async.shared::cta; bar.sync 0;"
+
+
+@pytest.mark.parametrize(("name", "used"), [("e2m1", 8), ("e3m2", 12)])
+def test_padding_may_be_undefined(name: str, used: int) -> None:
+    image, code, fields, expected = case(name, name, Swizzle.NONE)
+    run_on = finished(code + product(fields, "f8f6f4")) + load(N)
+    out = launch(overwritten(used) + run_on, image, N)
+    assert np.array_equal(out.view(np.float32), expected)
+    assert "nothing has written" in fault("E231", overwritten(used - 4) + run_on, image, N)
+
+
+def test_padding_may_be_undefined_where_a_copy_leaves_it_out() -> None:
+    codes, packed = operand(128, "e2m1")
+    image = np.zeros(IMAGE_BYTES, np.uint8)
+    descriptor = descriptor_of(0, packed, Swizzle.NONE)
+    place(image, 0, packed, descriptor)
+    code = f"mov.b64 %d10, {encode_tcgen05_descriptor(descriptor)};"
+    code += "@%p0 tcgen05.cp.cta_group::1.128x256b.b8x16.b4x16_p64 [%r10], %d10;"
+    out = launch(overwritten(12) + finished(code) + load(8), image, 8)
+    assert np.array_equal(out.view(np.uint8).reshape(128, K), codes << 2)
+    fault("E231", overwritten(4) + finished(code) + load(8), image, 8)

@@ -414,7 +414,7 @@ def _issue_copy(m: Machine, spread: Spread, address: int, bits: Array, move: _Co
     issue = Issue.of(m, "tcgen05.cp", lanes, rows)
     operation = Operation(perform, issue, ORDER, blocks=rows)
     if m.guard is not None:
-        m.guard.begin_read(operation, lanes, index)
+        m.guard.begin_read(operation, lanes, index, 2 * (move.packed_bits or 8))
     memory.begin(operation, cells_of(rows, tile), lanes, writes=True)
     m.state(OpenProduct).product = None
     m.asynchronous.issue(operation)
