@@ -121,6 +121,9 @@ def prepare_copy(ops: Operands) -> Control:
         parts, undefined = m.memory.load(m, lanes, "shared", origins, _PART)
         places = np.broadcast_to(target(m, lanes), lanes.n) + words
         m.memory.store(m, lanes, "global", places, parts, read_here(m, undefined))
+        if m.guard is not None:
+            # The warp makes one copy: no lane has a part of its own.
+            m.guard.meet(lanes)
         _release(m, lanes, scope)
 
     return together(execute, Gathering(WARP_THREADS))
