@@ -415,7 +415,7 @@ class SharedGuard:
         return f"the {issue.what} ({issue.text(self._m, row, offset)}) has brought, {_RELAXED}"
 
     def _check_defined(
-        self, operation: Operation, lanes: Lanes, index: Index, used_bytes: int
+        self, operation: Operation, lanes: Lanes, index: Index, used_bytes: int = CHUNK_BYTES
     ) -> None:
         defined = self._defined[index]
         undefined = defined != _ALL_DEFINED

@@ -16,7 +16,10 @@ from numpy.typing import NDArray
 
 from astdsl.emulator.native import copies
 
-__all__ = ["ELEMENT_BYTES", "INTEGERS", "PACKED", "accumulate", "contain", "multiply", "used_bytes", "widen"]
+__all__ = [
+    "ELEMENT_BYTES", "INTEGERS", "PACKED", "accumulate", "contain", "multiply", "used_bytes",
+    "widen",
+]  # fmt: skip
 
 ELEMENT_BYTES = {
     "f16": 2, "bf16": 2, "tf32": 4, "e4m3": 1, "e5m2": 1, "s8": 1, "u8": 1, "e2m1x2": 1,

@@ -65,8 +65,9 @@ def tell_apart(given: RefType, wanted: RefType) -> tuple[str, str]:
         return f"is {first}", second
     for axis, pair in enumerate(zip(given.shape, wanted.shape, strict=True)):
         if pair[0] != pair[1]:  # what is no constant is over 0
-            first, second = ("more than 0" if each is None else str(each) for each in pair)
-            return f"has {in_words(first, 'element')} along axis {axis}", second
+            extent = "more than 0 elements" if pair[0] is None else in_words(pair[0], "element")
+            other = "more than 0" if pair[1] is None else str(pair[1])
+            return f"has {extent} along axis {axis}", other
     return f"is of the class {_words_of(given)}", _words_of(wanted)
 
 

@@ -63,7 +63,9 @@ class Sharing:
     def hooks(self) -> Hooks:
         """Return owners, names of their methods, and what is told before each call."""
 
-        def load(memory: Any, m: Any, lanes: Any, at: Array, dtype: Any, count: int) -> None:
+        def load(
+            memory: Any, m: Any, lanes: Any, at: Array, dtype: Any, count: int, **_: Any
+        ) -> None:
             self._note_threads(m, lanes, at, dtype.itemsize * count, writes=False)
 
         def store(memory: Any, m: Any, lanes: Any, at: Array, values: Array) -> None:

@@ -1,5 +1,6 @@
 """Tests of floating-point arithmetic against exact or independent formulas."""
 
+from collections.abc import Callable
 from fractions import Fraction
 from typing import Any
 
@@ -251,7 +252,7 @@ HALVES = np.array(
 @pytest.mark.parametrize("kind", ["f16", "f16x2"])
 @pytest.mark.parametrize("name", ["add", "sub", "mul", "min", "max", "fma", "neg", "abs"])
 def test_ftz_flushes_operands_and_results_of_float16(name: str, kind: str) -> None:
-    functions = {
+    functions: dict[str, Callable[..., Any]] = {
         **OPERATIONS,
         "min": np.fmin,
         "max": np.fmax,

@@ -23,6 +23,7 @@ from astdsl.emulator.guard import SharedGuard
 from astdsl.emulator.isa.cluster import ClusterBarrier
 from astdsl.emulator.lanes import Lanes
 from astdsl.emulator.mbarriers import BARRIER_BYTES, mbarriers_of
+from astdsl.emulator.occupancy import CHUNK_BYTES
 from astdsl.emulator.tensor_memory import TensorMemory
 from tests.emulator.causality import TENSOR_WORDS, Findings, Order
 from tests.emulator.knowledge import WARP, Array
@@ -210,8 +211,10 @@ class Watcher(SharedGuard):
         super().begin_combine(operation, lanes, index)
         self.order.find("words are combined asynchronously")
 
-    def begin_read(self, operation: Operation, lanes: Any, index: Any) -> None:
-        super().begin_read(operation, lanes, index)
+    def begin_read(
+        self, operation: Operation, lanes: Any, index: Any, used_bytes: int = CHUNK_BYTES
+    ) -> None:
+        super().begin_read(operation, lanes, index, used_bytes)
         self._begin(operation, lanes, index, writes=False)
 
     def begin_write(self, operation: Operation, lanes: Any, index: Any) -> None:
