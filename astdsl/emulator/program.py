@@ -7,7 +7,7 @@ one PTX text. Functions that the kernel calls follow its own instructions in one
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -79,6 +79,8 @@ class Program:
     waits_by_registers: bool = False
     # Waits whose answer nobody looks at.
     unread: frozenset[int] = frozenset()
+    # Opcodes with the kinds of their operands, of which there are such forms.
+    forms: set[Hashable] = field(default_factory=set)
     # By product, what touches its registers on some path from the last fence.
     touches: dict[int, tuple[int, ...]] = field(default_factory=dict)
     # By product, those of them that only write its accumulator.
@@ -173,7 +175,7 @@ def _append(program: Program, ops: Operands) -> None:
     row = lookup(instruction.opcode)
     if row is None:
         raise ops.refuse("this opcode is not known to the emulator")
-    check_form(ops, program.target)
+    check_form(ops, program.target, program.forms)
     body: Any = row.prepare(ops)
     step: Execute | None = None
     control: Control | None = None

@@ -143,7 +143,7 @@ def _accepted_here(lines: list[str], target: str) -> set[str]:
         function = module.functions["k"]
         site = Site(lay_out(module, function), function, 0, 0)
         with contextlib.suppress(Unsupported):
-            check_form(Operands(function.instructions[0], site), target)
+            check_form(Operands(function.instructions[0], site), target, set())
             found.add(line)
     return found
 
@@ -231,4 +231,4 @@ def test_words_of_an_opcode_may_stand_in_any_order() -> None:
     function = module.functions["k"]
     site = Site(lay_out(module, function), function, 0, 0)
     for instruction in function.instructions[:-1]:
-        check_form(Operands(instruction, site), "sm_90a")
+        check_form(Operands(instruction, site), "sm_90a", set())

@@ -478,6 +478,22 @@ def test_numbers_of_columns_in_registers_are_checked(columns: str, said: str) ->
     assert caught.value.code == "E271"
 
 
+@pytest.mark.parametrize("counts", [(256, 512), (512, 512), (512, 256)])
+def test_two_warps_that_allocate_the_last_columns_at_once_are_a_fault(
+    counts: tuple[int, int],
+) -> None:
+    own = "tcgen05.alloc.cta_group::1.sync.aligned.shared::cta.b32 [%r20], %r21;"
+    body = f"""
+  mov.u32 %r0, %tid.x; mov.u32 %r1, smem; shr.u32 %r19, %r0, 5; setp.eq.u32 %p1, %r19, 0;
+  selp.u32 %r21, {counts[0]}, {counts[1]}, %p1; mad.lo.u32 %r20, %r19, 4, %r1;
+  {own}
+"""
+    ptx = kernel(body, [], target="sm_100a", shared_bytes=64)
+    with pytest.raises(DeviceFault, match="allocate the last columns at once") as caught:
+        run(ptx, "k", (1,), (64,), [])
+    assert caught.value.code == "E271"
+
+
 def test_an_allocation_that_never_fits_is_a_deadlock() -> None:
     body = BEGIN.replace("[%r2 + 8], 64;", "[%r2 + 8], 64;@%p7 tcgen05.alloc.cta_group::1.sync."
                          "aligned.shared::cta.b32 [%r2 + 12], 512;")  # fmt: skip

@@ -7,8 +7,8 @@ module's target; what is refused is refused by name and line before anything run
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Hashable
+from typing import TYPE_CHECKING, Any
 
 from astdsl.emulator.forms import Form, Operand, fitting, forms_of
 from astdsl.emulator.scalars import TYPES, Scalar
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from astdsl.emulator.operands import Operands
 
 _SHOWN_FORMS = 4
+_LINE_BYTES = 128
 # Types of registers besides those of the same kind: integers of both signs are alike.
 _KINDS = {"u": "i", "s": "i", "f": "f", "bf": "bf", "tf": "tf", "pred": "pred", "b": "b"}
 _NUMBER = re.compile(r"sm_(\d+)([af]?)$")
@@ -64,8 +65,23 @@ _NEEDS = {"family": "sm_100a or sm_100f", "own": "sm_90a or sm_100a"}
 FAMILY = frozenset(f"sm_{number}{letter}" for number in (100, 101, 103, 110) for letter in "af")
 
 
-def check_form(ops: Operands, target: str) -> None:
-    """Refuse an instruction of which there is no such form, or not for the target."""
+def check_form(ops: Operands, target: str, passed: set[Hashable]) -> None:
+    """Refuse an instruction of which there is no such form, or not for the target.
+
+    `passed` are the opcodes with the kinds of their operands that the program has so far.
+    """
+    kinds = ops.instruction.opcode, *(_kind(ops, arg) for arg in ops.args)
+    if kinds not in passed:
+        _require_form(ops, target)
+        passed.add(kinds)
+
+
+def _kind(ops: Operands, arg: Argument) -> Hashable:
+    """Return all of an operand that its form depends on."""
+    return type(arg), _KINDS_OF.get(type(arg), _nothing)(ops, arg)
+
+
+def _require_form(ops: Operands, target: str) -> None:
     opcode, args = ops.instruction.opcode, ops.args
     base = opcode.partition(".")[0]
     forms = fitting(opcode)
@@ -192,7 +208,7 @@ _CHECKS: dict[str, Callable[[Argument], str]] = {
     "sink": lambda arg: "" if getattr(arg, "name", "") == "_" else "is `_`",
     "any": lambda arg: "",
     "mem": lambda arg: "" if isinstance(arg, Address) else "is an address, written [a]",
-    "line": lambda arg: "" if isinstance(arg, Immediate) and arg.value == 128 else "is 128",
+    "line": lambda arg: "" if isinstance(arg, Immediate) and arg.value == _LINE_BYTES else "is 128",
     "imm": lambda arg: "" if isinstance(arg, Immediate) else "is a constant",
 }
 
@@ -246,6 +262,26 @@ def _no_value(ops: Operands, operand: Operand, scalar: Scalar, arg: Argument) ->
     return f"is one .{scalar.name}"
 
 
+def _nothing(ops: Operands, arg: Argument) -> Hashable:
+    return None
+
+
+def _of_address(ops: Operands, arg: Any) -> Hashable:
+    if isinstance(arg.base, Symbol):
+        found = ops.symbols(arg.base.name)
+        return found[0] if found else None
+    return _kind(ops, arg.base)
+
+
+_KINDS_OF: dict[type, Callable[[Operands, Any], Hashable]] = {
+    Register: lambda ops, arg: ops.function.register_type(arg.name) or arg.name,
+    Immediate: lambda ops, arg: (arg.kind, arg.value == _LINE_BYTES),
+    Symbol: lambda ops, arg: arg.name,
+    Negated: lambda ops, arg: _kind(ops, arg.operand),
+    Address: _of_address,
+    Vector: lambda ops, arg: tuple(_kind(ops, each) for each in arg.elements),
+    Pair: lambda ops, arg: (_kind(ops, arg.first), _kind(ops, arg.second)),
+}
 _VALUES: dict[type, Callable[[Operands, Operand, Scalar, Argument], str]] = {
     Register: _register,
     Immediate: _literal,

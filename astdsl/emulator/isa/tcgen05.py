@@ -163,8 +163,10 @@ def _allocate(m: Machine, lanes: Lanes, addresses: Any, columns: int, together: 
             free[row] = memory.find_free(columns)[row] if together == 1 else -1
         first = int(free[row])
         if first < 0:
-            text = "two warps of a block allocate the last columns at once: this one and "
-            raise m.fault("E271", text + m.lane_text(takers[row]), lane)
+            # The other one may have asked for another number of columns.
+            other = m.lane_text(takers[row]) if row in takers else "another one"
+            text = f"two warps of a block allocate the last columns at once: this one and {other}"
+            raise m.fault("E271", text, lane)
         takers[row] = lane
         if not memory.may_allocate[row]:
             raise m.fault("E271", "tcgen05.alloc after tcgen05.relinquish_alloc_permit", lane)
