@@ -309,6 +309,8 @@ def issue_load(transfer: Transfer, barrier_rows: Array, barrier_offsets: Array) 
 
     def perform() -> None:
         undefined = transfer.load()
+        if races is not None and fetch is not None:
+            races.fetching.end_bulk(fetch)
         if m.guard is not None:
             m.guard.end(operation)
         else:
@@ -329,8 +331,9 @@ def issue_load(transfer: Transfer, barrier_rows: Array, barrier_offsets: Array) 
     if m.guard is not None:
         m.guard.begin_write(operation, transfer.lanes, chunks)
         m.guard.count_bytes(transfer.lanes, barrier_rows, barrier_offsets)
-    if m.memory.globals.races is not None:
-        m.memory.globals.races.copy_in(transfer)
+    races, fetch = m.memory.globals.races, None
+    if races is not None:
+        fetch = races.copy_in(transfer)
     m.asynchronous.issue(operation)
 
 

@@ -1,26 +1,31 @@
-"""Global memory that `cp.async` reads, until the thread that issued it has waited.
+"""Global memory that copies to shared memory read while they are in flight.
 
-Invariant: a store is reported only if it changes what a copy reads that is in flight for the thread
-that issued it, whenever the copy happens. Source: PTX ISA 9.7.9.25.3 "cp.async" (asynchronous, with
-no order before `cp.async.wait_group` or `cp.async.mbarrier.arrive` of the executing thread).
+Those of `cp.async` are so until the thread that issued them has waited, whenever they happen (PTX
+ISA 9.7.9.25.3: asynchronous, with no order before `cp.async.wait_group` or
+`cp.async.mbarrier.arrive` of the executing thread). Bulk and tensor copies are so until they
+happen, which is when somebody waits for their mbarrier, or sooner.
+
+Invariant: a store is reported only if it changes what a copy reads that is in flight.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, ClassVar, NamedTuple, TypeAlias
 
 import numpy as np
 
+from astdsl.emulator.issues import Issue
+from astdsl.emulator.occupancy import WAIT_FOR_FILL
 from astdsl.emulator.scalars import all_of, any_of
 
 if TYPE_CHECKING:
-    from astdsl.emulator.issues import Issue
+    from astdsl.emulator.copies import Transfer
     from astdsl.emulator.lanes import Lanes
     from astdsl.emulator.scalars import Array, BoolArray
 
-__all__ = ["Fetch", "Fetching", "Source", "sources"]
+__all__ = ["BulkFetch", "Fetch", "Fetching", "InFlight", "Source", "sources"]
 
 _WORD_BYTES = 4
 
@@ -57,6 +62,8 @@ def sources(lanes: Lanes, addresses: Array, n_valid: Array, size_bytes: int) -> 
 class Fetch:
     """A copy in flight, and for which of its lanes it is `open`: they have not waited."""
 
+    help: ClassVar[str] = WAIT_FOR_FILL
+
     issue: Issue
     sources: list[Source]
     open: BoolArray
@@ -83,11 +90,57 @@ class Fetch:
         raise AssertionError("bytes that no lane reads")
 
 
+class BulkFetch:
+    """A bulk or tensor copy that has not happened."""
+
+    help: ClassVar[str] = "wait for the mbarrier of the copy first"
+
+    def __init__(self, transfer: Transfer) -> None:
+        self.issue = Issue.of(transfer.m, transfer.what, transfer.lanes, transfer.rows)
+        self._transfer = transfer
+        places, unit = transfer.places, transfer.unit_bytes
+        firsts, relative = places.corners, places.relative
+        if firsts is None:
+            firsts, relative = places.each, np.zeros(1, np.int64)
+        self.low = int(firsts.min()) + int(relative.min())
+        self.high = int(firsts.max()) + int(relative.max()) + unit
+
+    def reached(self, addresses: Array, width: int) -> BoolArray:
+        """Say which accesses of `width` bytes touch what it reads."""
+        size = self._transfer.unit_bytes
+        read, inside = self._transfer.addresses, self._transfer.inside
+        unit = min(width, size)
+        units = _units(read.reshape(-1) if inside is None else read[inside], size, unit)
+        found: BoolArray = np.isin(_units(addresses, width, unit), units).any(axis=1)
+        return found
+
+    def reader(self, address: int, width: int) -> int:
+        """Return a lane that reads some of the `width` bytes at an address."""
+        read, inside = self._transfer.addresses, self._transfer.inside
+        mine = (read < address + width) & (address < read + self._transfer.unit_bytes)
+        if inside is not None:
+            mine &= inside
+        return self._transfer.lanes.first(mine.any(axis=1))
+
+
+InFlight: TypeAlias = Fetch | BulkFetch
+
+
 class Fetching:
     """All copies of a machine that are in flight."""
 
     def __init__(self) -> None:
-        self._fetches: list[Fetch] = []
+        self._fetches: list[InFlight] = []
+
+    def begin_bulk(self, transfer: Transfer) -> BulkFetch:
+        """Note what a copy begins to read."""
+        fetch = BulkFetch(transfer)
+        self._fetches.append(fetch)
+        return fetch
+
+    def end_bulk(self, fetch: BulkFetch) -> None:
+        """Note that a copy has happened."""
+        self._fetches.remove(fetch)
 
     def begin(self, issue: Issue, read: list[Source], n_lanes: int) -> Fetch:
         """Note what lanes begin to read."""
@@ -103,7 +156,7 @@ class Fetching:
         if not any_of(fetch.open):
             self._fetches.remove(fetch)
 
-    def reached(self, addresses: Array, width: int) -> Iterator[tuple[Fetch, BoolArray]]:
+    def reached(self, addresses: Array, width: int) -> Iterator[tuple[InFlight, BoolArray]]:
         """Yield the copies that accesses of `width` bytes touch the source of, and which do."""
         if not self._fetches:
             return

@@ -21,14 +21,13 @@ import numpy as np
 
 from astdsl.emulator.clocks import SCOPES, BlockClocks, Clocks
 from astdsl.emulator.ended_blocks import EndedBlocks
-from astdsl.emulator.fetching import Fetch, Fetching
+from astdsl.emulator.fetching import BulkFetch, Fetching, InFlight
 from astdsl.emulator.global_accesses import Access, Read, elements, of_copy
 from astdsl.emulator.global_proxies import GlobalProxies, Past
 from astdsl.emulator.issues import Issue
 from astdsl.emulator.lanes import WARP_THREADS
 from astdsl.emulator.ledger import Ledger
 from astdsl.emulator.map_changes import MapChanges
-from astdsl.emulator.occupancy import WAIT_FOR_FILL
 from astdsl.emulator.stamps import (
     BLOCK_SHIFT,
     BY_COPY,
@@ -232,11 +231,13 @@ class GlobalRaces:
         else:
             self._check_read(access)
 
-    def copy_in(self, transfer: Transfer) -> None:
-        """Check and note what an asynchronous copy that is issued will read."""
-        for access in of_copy(transfer, self._copiers, self.proxies.past()):
-            if not access.allocation.read_only:
-                self._read(access)
+    def copy_in(self, transfer: Transfer) -> BulkFetch | None:
+        """Check and note what an asynchronous copy that is issued reads until it happens."""
+        every = of_copy(transfer, self._copiers, self.proxies.past())
+        reads = [access for access in every if not access.allocation.read_only]
+        for access in reads:
+            self._read(access)
+        return self.fetching.begin_bulk(transfer) if reads else None
 
     def copy_out(self, transfer: Transfer, past: Past, values: Array | None) -> None:
         """Check and note what an asynchronous copy writes; without values, what it combines.
@@ -566,8 +567,8 @@ class GlobalRaces:
         code = "E250" if access.past is None else "E251"
         return access.m.fault(code, text, int(access.lanes[lane]), help=_WAIT)
 
-    def _fetched(self, access: Access, lane: int, fetch: Fetch) -> Exception:
-        """Return the fault of who changes what a `cp.async` is still reading."""
+    def _fetched(self, access: Access, lane: int, fetch: InFlight) -> Exception:
+        """Return the fault of who changes what a copy is still reading."""
         m, address = access.m, int(access.addresses[lane])
         who = m.lane_text(fetch.reader(address, access.width))
         verb = "is written" if access.past is None else f"is overwritten by the {access.what}"
@@ -576,7 +577,7 @@ class GlobalRaces:
             f"global memory at {address:#x} in {access.allocation.name} {verb} while the "
             f"{fetch.issue.what} (of {who}, {fetch.issue.place}) is still reading it",
             int(access.lanes[lane]),
-            help=WAIT_FOR_FILL,
+            help=fetch.help,
         )
 
     def _hidden(self, access: Access, lane: int, address: int, other: int, kind: int) -> Exception:

@@ -450,6 +450,42 @@ def test_bulk_loads_copy_bytes(completion: Completion) -> None:
     assert np.array_equal(out, source)
 
 
+CHANGE = "@%p0 st.global.u32 [%d6 + {}], 7;"
+
+
+def _changed(body: str) -> NDArray[Any]:
+    source, out = np.arange(512, dtype=np.uint8), np.zeros(256, np.uint8)
+    body = BEGIN + body + COPY_OUT.format(bytes=256)
+    run(kernel(body, ["u64", "u64"], shared_bytes=SHARED_BYTES), "k", (1,), (32,), [out, source])
+    return out
+
+
+def test_the_source_of_a_bulk_load_in_flight_may_not_change() -> None:
+    text = fault("E250", lambda: _changed(BULK + CHANGE.format(252) + wait("%r2", 0)))
+    assert "is written while the bulk load" in text
+    assert "wait for the mbarrier of the copy first" in text
+
+
+@pytest.mark.parametrize("at", [0, 256])
+def test_the_source_of_a_bulk_load_may_change_behind_it_and_afterwards(at: int) -> None:
+    early = CHANGE.format(at) if at else ""
+    out = _changed(BULK + early + wait("%r2", 0) + CHANGE.format(0))
+    assert np.array_equal(out, np.arange(256, dtype=np.uint8))
+
+
+def test_the_source_of_a_tensor_load_in_flight_may_not_change() -> None:
+    source = np.arange(64 * 64, dtype=np.uint16).reshape(64, 64)
+    ptx = load_kernel(2, 512)
+    inside = ptx.replace("[%r1], [%d5, {%r20, %r21}], [%r2];", "[%r1], [%d5, {%r20, %r21}], [%r2];"
+                         "ld.param.u64 %d9, [a0]; @%p0 st.global.u16 [%d9], 3;")  # fmt: skip
+    assert inside != ptx
+    m = TensorMap.of(source, (8, 32))
+    assert "TMA load" in fault("E250", lambda: run(inside, "k", (1,), (32,), [source, m, 0, 0]))
+    box = source[8:16, 8:40].copy()
+    run(inside, "k", (1,), (32,), [source, m, 8, 8])
+    assert np.array_equal(source.reshape(-1)[:256], box.reshape(-1))
+
+
 @pytest.mark.parametrize("reduces", [False, True])
 def test_bulk_stores_copy_or_add(reduces: bool) -> None:
     source = np.arange(64, dtype=np.float32)
