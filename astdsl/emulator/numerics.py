@@ -90,8 +90,10 @@ def fma_f64(a: Any, b: Any, c: Any) -> Array:
     z = t_low + v_low
     z = to_odd(z, two_sum_error(t_low, v_low, z))
     result = v_high + z
-    plain = a * b + c
-    special = ~np.isfinite(a) | ~np.isfinite(b) | ~np.isfinite(c) | (a == 0) | (b == 0)
+    finite = np.isfinite(a) & np.isfinite(b)
+    # A product that overflows float64 is finite all the same.
+    plain = np.where(finite & np.isinf(c), c, a * b + c)
+    special = ~finite | ~np.isfinite(c) | (a == 0) | (b == 0)
     result = np.asarray(np.where(special, plain, result))
     unsafe = ~special & ~(_moderate(a) & _moderate(b) & ((c == 0) | _moderate(c)))
     for at in np.argwhere(unsafe):

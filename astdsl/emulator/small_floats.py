@@ -113,6 +113,7 @@ def _narrowing(ops: Operands, to: str, source: str) -> Execute:
     form = FORMATS[to]
     write = ops.destination(ops.args[0], f"b{2 * form.pitch}")
     relu, mode = ops.has("relu"), "rp" if ops.has("rp") else "rz"
+    finite = ops.has("satfinite")
     if to != "ue8m0x2" and not ops.has("satfinite"):
         raise ops.refuse("the ISA requires .satfinite here")
     if source == "f32":
@@ -124,7 +125,7 @@ def _narrowing(ops: Operands, to: str, source: str) -> Execute:
     def codes(x: Any) -> Array:
         value = np.asarray(x).astype(np.float64)
         if to == "ue8m0x2":
-            return exponent_code(value, mode)
+            return exponent_code(value, mode, finite=finite)
         return form.encode(value, relu=relu)
 
     def execute(m: Machine, lanes: Lanes) -> None:
@@ -145,14 +146,18 @@ def _half(whole: Any, place: int, source: str) -> Any:
     return read
 
 
-def exponent_code(x: Array, mode: str) -> Array:
-    """Return the ue8m0 code of |x|: the power of two below (`rz`) or above (`rp`), 0xff for NaN."""
+def exponent_code(x: Array, mode: str, *, finite: bool) -> Array:
+    """Return the ue8m0 code of |x|: the power of two below (`rz`) or above (`rp`), 0xff for NaN.
+
+    What is beyond 2^127 is a NaN too, unless it is to stay `finite` (`.satfinite`).
+    """
+    greatest = 254 if finite else 255
     mantissa, power = np.frexp(np.abs(x))
     exponent = power - 1
     if mode == "rp":
         exponent = exponent + (mantissa != 0.5)
-    code = np.clip(np.where(x == 0, 0, exponent + 127), 0, 254)
-    code = np.where(np.isinf(x), 254, code)
+    code = np.clip(np.where(x == 0, 0, exponent + 127), 0, greatest)
+    code = np.where(np.isinf(x), greatest, code)
     return np.where(np.isnan(x), 255, code).astype(np.uint8)
 
 
@@ -170,7 +175,7 @@ def _widening(ops: Operands, to: str, source: str) -> Execute:
         halves = table.astype(np.float16)
         numerics.canonical_nan(halves)
     if ops.has("relu"):
-        halves = np.where(table < 0, halves.dtype.type(0), halves)
+        halves = np.where(table <= 0, halves.dtype.type(0), halves)
     mask = (1 << form.pitch) - 1
 
     def execute(m: Machine, lanes: Lanes) -> None:

@@ -34,6 +34,7 @@ from tests.emulator import (
     test_launch_control,
     test_logic,
     test_matrix_access,
+    test_meanings,
     test_memory,
     test_mma,
     test_narrow_operands,
@@ -52,8 +53,8 @@ from tests.runtime.drivers import StubApi
 
 MODULES = (
     test_arith, test_atomic, test_block_scaled, test_cluster, test_cluster_copies, test_convert,
-    test_copy, test_floating, test_launch_control, test_logic, test_matrix_access, test_mma,
-    test_narrow_operands, test_pairs, test_remote, test_scaled_pairs, test_short_sums,
+    test_copy, test_floating, test_launch_control, test_logic, test_matrix_access, test_meanings,
+    test_mma, test_narrow_operands, test_pairs, test_remote, test_scaled_pairs, test_short_sums,
     test_tcgen05, test_tma, test_warp, test_wgmma, test_wmma,
 )  # fmt: skip
 # Of a module about host memory: what an instruction of the GPU computes.

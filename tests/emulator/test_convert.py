@@ -240,7 +240,9 @@ def test_scale_exponents_round_toward_zero_or_up() -> None:
     down = evaluate("cvt.rz.ue8m0x2.f32 %d, %a, %a;", "b16", np.uint16, a=("f32", a))
     up = evaluate("cvt.rp.ue8m0x2.f32 %d, %a, %a;", "b16", np.uint16, a=("f32", a))
     assert (down & 255).tolist() == [127, 127, 128, 0, 254]
-    assert (up & 255).tolist() == [127, 128, 128, 0, 254]
+    assert (up & 255).tolist() == [127, 128, 128, 0, 255]
+    kept = evaluate("cvt.rp.satfinite.ue8m0x2.f32 %d, %a, %a;", "b16", np.uint16, a=("f32", a))
+    assert (kept & 255).tolist() == [127, 128, 128, 0, 254]
 
 
 def test_scale_exponents_widen_to_powers_of_two() -> None:

@@ -114,7 +114,7 @@ def prepare_fns(ops: Operands) -> Execute:
     place = np.arange(32)
 
     def function(mask: Any, base: Any, offset: Any) -> Any:
-        mask, base, offset = (np.asarray(x)[..., None] for x in (mask, base, offset))
+        mask, base, offset = (np.asarray(x)[..., None] for x in (mask, base, np.int64(offset)))
         beyond = np.where(offset > 0, place >= base, place <= base)
         reached = np.where(offset == 0, place == base, beyond)
         found = reached & (mask >> place.astype(np.uint32) & 1 == 1)

@@ -184,7 +184,12 @@ def integer_to_odd(a: Any) -> tuple[Array, Array]:
 
 
 def _integer_to_float(ops: Operands, to: Scalar, source: Scalar) -> Convert:
-    mode = _rounding(ops)
+    convert = _rounded_integer(_rounding(ops), to, source)
+    # Of the integers, [0, 1] has two.
+    return (lambda a: convert(np.clip(a, 0, 1))) if ops.has("sat") else convert
+
+
+def _rounded_integer(mode: str, to: Scalar, source: Scalar) -> Convert:
     if mode == "rn" and to.kind == "f" and (to.bits > 16 or source.bits < 32):
         return lambda a: np.asarray(a).astype(to.dtype)
     form = format_of(to)

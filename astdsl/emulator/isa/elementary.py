@@ -39,18 +39,25 @@ def prepare_elementary(ops: Operands) -> Execute:
     function = FUNCTIONS[ops.instruction.opcode.split(".")[0]]
     scalar = ops.last_type()
     form = format_of(scalar)
-    flush = ops.has("ftz") and scalar.element_bits == 32
+    flush = ops.has("ftz")
 
     def evaluate(a: Any) -> Array:
-        wide = form.decode(numerics.flush(a) if flush else a)
+        # Subnormals of bfloat16 are those of float32.
+        wide = numerics.flush(form.decode(a)) if flush else form.decode(a)
         result = np.asarray(form.encode(np.asarray(function(wide)), "rn"))
-        if flush:
+        if flush and scalar.kind == "bf":
+            result = numerics.f32_to_bf16(numerics.flush(numerics.bf16_to_f32(result)))
+        elif flush:
             result = numerics.flush(result)
         if result.ndim and scalar.kind == "f":
             numerics.canonical_nan(result)
         return result
 
     return value_step(ops, evaluate, scalar.name, [scalar.name])
+
+
+def _flushed(x: Any) -> Any:
+    return np.where(np.abs(x) < np.finfo(np.float64).tiny, np.copysign(0.0, x), x)
 
 
 @executes("rcp.approx.ftz.f64", "rsqrt.approx.ftz.f64")
@@ -60,9 +67,8 @@ def prepare_coarse(ops: Operands) -> Execute:
 
     def evaluate(a: Any) -> Array:
         array = np.asarray(a)
-        tiny = np.abs(array) < np.finfo(np.float64).tiny
-        flat = np.where(tiny, np.copysign(0.0, array), array)
-        result = np.array(1.0 / (np.sqrt(flat) if root else flat))
+        flat = _flushed(array)
+        result = np.array(_flushed(1.0 / (np.sqrt(flat) if root else flat)))
         bits = result.view(np.uint64) & np.uint64(0xFFFFFFFF00000000)
         return np.where(np.isnan(result), result, bits.view(np.float64))
 

@@ -76,6 +76,31 @@ EXACT: dict[str, Callable[..., Array]] = {
     "rcp": lambda a: 1.0 / a,
 }
 
+# Of what a result is the sum.
+_ADDENDS: dict[str, Callable[..., tuple[Any, Any]]] = {
+    "add": lambda a, b: (a, b),
+    "sub": lambda a, b: (a, -b),
+    "fma": lambda a, b, c: (a * b, c),
+}
+
+
+def _exact(name: str, mode: str) -> Callable[..., Array]:
+    """Return an operation on float64; a sum that is zero is -0 when rounding down (IEEE 754)."""
+    exact, addends = EXACT[name], _ADDENDS.get(name)
+    if mode != "rm" or addends is None:
+        return exact
+
+    def rounded_down(*values: Array) -> Array:
+        total = exact(*values)
+        zero = total == 0
+        if not zero.any():
+            return total
+        a, b = addends(*values)
+        return np.where(zero & (np.signbit(a) | np.signbit(b)), -0.0, total)
+
+    return rounded_down
+
+
 # What NumPy rounds to nearest itself, in the type's own arithmetic.
 _UFUNCS: dict[str, Any] = {
     "add": np.add,
@@ -118,7 +143,7 @@ def _rounded(name: str, scalar: Scalar, mode: str) -> Callable[..., Array]:
         return lambda a: np.asarray(scalar.dtype.type(1) / a)
     if key == ("f", 64):
         return lambda *values: directed_f64(name, values, mode)
-    exact, form = EXACT[name], format_of(scalar)
+    exact, form = _exact(name, mode), format_of(scalar)
     return lambda *values: form.encode(np.asarray(exact(*map(form.decode, values))), mode)
 
 
@@ -170,11 +195,16 @@ def directed_f64(name: str, values: tuple[Any, ...], mode: str) -> Array:
     for place in np.ndindex(nearest.shape):
         operands = [float(a[place]) for a in arrays]
         got = float(nearest[place])
-        if not all(map(np.isfinite, operands)) or (got == 0 and 0.0 in operands):
+        if not all(map(np.isfinite, operands)) or np.isnan(got):
             continue
         if name in ("div", "rcp") and operands[-1] == 0:
             continue
-        nearest[place] = _toward(got, _compare(name, operands, got), mode)
+        sign = _compare(name, operands, got)
+        if got == 0 and sign == 0 and mode == "rm" and name in _ADDENDS:
+            negative = any(map(np.signbit, _ADDENDS[name](*operands)))
+            nearest[place] = -0.0 if negative else 0.0
+        else:
+            nearest[place] = _toward(got, sign, mode)
     return nearest
 
 
@@ -214,7 +244,7 @@ def _mixed(ops: Operands, name: str, types: list[str]) -> Execute:
     mode = next((word for word in ops.modifiers if word in ROUNDINGS), "rn")
     sources = [narrow.name] * (2 if name == "fma" else 1) + ["f32"]
     formats = [format_of(ops.type(source)) for source in sources]
-    exact = EXACT[name]
+    exact = _exact(name, mode)
 
     def rounded(*values: Any) -> Array:
         wide = [form.decode(v) for form, v in zip(formats, values, strict=True)]
@@ -275,7 +305,8 @@ _TESTS: dict[str, Callable[[Any], Any]] = {
     "infinite": np.isinf,
     "number": lambda a: ~np.isnan(a),
     "notanumber": np.isnan,
-    "normal": lambda a: np.isfinite(a) & (np.abs(a) >= np.finfo(a.dtype).tiny),
+    # Zeros are "considered normal numbers".
+    "normal": lambda a: np.isfinite(a) & ((a == 0) | (np.abs(a) >= np.finfo(a.dtype).tiny)),
     "subnormal": lambda a: (a != 0) & (np.abs(a) < np.finfo(a.dtype).tiny),
 }
 

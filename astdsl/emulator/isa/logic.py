@@ -225,7 +225,8 @@ def prepare_slct(ops: Operands) -> Execute:
     """`slct{.ftz}.dtype.{s32,f32} d, a, b, c`: a if c >= 0, else b."""
     ops.allow("ftz")
     selector = ops.source(ops.args[3], ops.modifiers[-1])
-    return _select(ops, lambda m, lanes: np.greater_equal(selector(m, lanes), 0), place=-2)
+    seen = numerics.flush if ops.has("ftz") else np.asarray
+    return _select(ops, lambda m, lanes: np.greater_equal(seen(selector(m, lanes)), 0), place=-2)
 
 
 def _select(ops: Operands, choice: Any, place: int = -1) -> Execute:
