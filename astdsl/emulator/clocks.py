@@ -292,6 +292,8 @@ class Channel:
     def _distinct(self, who: Who, objects: tuple[Array, Array]) -> Any:
         """Return each pair of a warp and an object once: block and warp, row and column."""
         (blocks, warps), (rows, columns) = who, objects
+        if len(columns) == 1:
+            return who, objects
         n_warps, shape = self._clocks.n_warps, self._held.shape
         key = ((blocks * n_warps + warps) * shape[0] + rows) * shape[1] + columns
         _, first = np.unique(key, return_index=True)

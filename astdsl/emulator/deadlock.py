@@ -14,6 +14,7 @@ import numpy as np
 from astdsl.emulator.faults import DeviceFault
 from astdsl.emulator.lanes import WARP_THREADS
 from astdsl.emulator.memory import SPACE_OF_WINDOW, WINDOW_SHIFT, WINDOWS
+from astdsl.emulator.scalars import all_of
 
 if TYPE_CHECKING:
     from astdsl.emulator.lanes import Lanes
@@ -26,6 +27,8 @@ Describe = Callable[["Machine", "Lanes"], str]
 # The same of a barrier's block, its offset, and the phase that is asked for.
 DescribeBarrier = Callable[["Machine", int, int, int], str]
 MAX_LINES = 12
+# One for each element of the widest vector: powers of an odd number, modulo 2^64.
+_FACTORS = np.cumprod(np.full(32, 0x9E3779B97F4A7C15, np.uint64))
 
 
 class Polls:
@@ -33,7 +36,8 @@ class Polls:
 
     `place` is the instruction that asked since something changed, -1 for none; `asked` says which
     lanes asked since somebody last looked. Registers may hold something else by now: what was asked
-    for is kept here.
+    for is kept here. Lanes that ask at one place for the same words, and find them as they were,
+    let others go first, unless a seed draws the order.
     """
 
     def __init__(self, m: Machine) -> None:
@@ -44,6 +48,9 @@ class Polls:
         # Of barriers: the block that has it, and the parity, or the state token.
         self._row = np.zeros(m.n_lanes, np.int32)
         self._wanted = np.zeros(m.n_lanes, np.uint64)
+        # Of words: what they held, as one number.
+        self._answer = np.zeros(m.n_lanes, np.uint64)
+        self._is_drawn = isinstance(m.launch.order, int)
 
     def note_barrier(
         self, m: Machine, lanes: Lanes, place: tuple[Array, Array], wanted: Array,
@@ -54,9 +61,21 @@ class Polls:
         self._row[lanes.sel], self._wanted[lanes.sel] = place[0], wanted
         self.of_barriers[m.pc] = describe
 
-    def note_memory(self, m: Machine, lanes: Lanes, space: str, addresses: Array) -> None:
-        """Note that lanes read words which others may write: by strong loads, or atomics."""
-        self._note(m, lanes, addresses + WINDOWS.get(space, 0))
+    def note_memory(
+        self, m: Machine, lanes: Lanes, space: str, addresses: Array, answers: Array | None
+    ) -> None:
+        """Note what lanes read of words which others may write: by strong loads, or atomics.
+
+        None for atomics that tell their lanes nothing.
+        """
+        places, sel = addresses + WINDOWS.get(space, 0), lanes.sel
+        if answers is not None:
+            now = _as_number(answers)
+            same = (self._address[sel] == places) & (self._answer[sel] == now)
+            if not self._is_drawn and all_of(same & (self.place[sel] == m.pc)):
+                m.let_others_ask()
+            self._answer[sel] = now
+        self._note(m, lanes, places)
 
     def _note(self, m: Machine, lanes: Lanes, addresses: Array) -> None:
         self.asked[lanes.sel] = True
@@ -80,6 +99,15 @@ class Polls:
         else:
             what = f"reads {_word_text(m, address)} again and again"
         return f"{what} ({m.place_text(place)})"
+
+
+def _as_number(answers: Array) -> Array:
+    """Return one number for the elements that each lane has read; equal ones give the same."""
+    words = np.ascontiguousarray(answers).view(f"u{answers.itemsize}").astype(np.uint64)
+    if words.ndim == 1:
+        return words
+    mixed: Array = words @ _FACTORS[: words.shape[1]]
+    return mixed
 
 
 def _word_text(m: Machine, address: int) -> str:

@@ -102,8 +102,11 @@ class Ledger:
         return grouped
 
     def _column(self, keys: Array) -> Array:
-        distinct, inverse = np.unique(keys, return_inverse=True)
         known = self._columns
+        if len(keys) == 1:
+            # Atomics that take turns ask for one word at a time.
+            return np.array([known.setdefault(int(keys[0]), len(known))], np.int64)
+        distinct, inverse = np.unique(keys, return_inverse=True)
         found = [known.setdefault(key, len(known)) for key in distinct.tolist()]
         return np.array(found, np.int64)[inverse]
 

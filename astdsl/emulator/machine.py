@@ -61,14 +61,17 @@ class Condition:
 
 @dataclass(slots=True, eq=False)
 class Group:
-    """Lanes that stand at one program counter; `condition` is what they wait for, if they do."""
+    """Lanes that stand at one program counter; `condition` is what they wait for, if they do.
+
+    `polling` is `ASKING` or `AWAITING` if they have asked in vain, and let others go first.
+    """
 
     pc: int
     lanes: Lanes
     stack: Stack = ()
     condition: Condition | None = None
     waited: int = 0
-    polling: bool = False
+    polling: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +128,8 @@ class Launch:
 
 # Scheduling rounds after which a thread that polls no longer lets every other go first.
 POLITENESS = 256
+# Lanes poll memory, which other threads change; or what an operation may complete, or time.
+ASKING, AWAITING = 1, 2
 
 
 class Machine:
@@ -160,7 +165,7 @@ class Machine:
         self.pc = 0
         self.clock = 0
         self.wake = False
-        self.polling = False
+        self.polling = 0
         self.group = Group(program.entry, Lanes.span(0, self.n_lanes))
         self._choose = chooser(launch.order)
         self._stragglers: Stragglers | None = None
@@ -258,7 +263,11 @@ class Machine:
 
     def give_way(self) -> None:
         """Let every other group and a pending operation go first: this one is polling."""
-        self.polling = True
+        self.polling = AWAITING
+
+    def let_others_ask(self) -> None:
+        """Let every other group go first: this one has found memory as it was."""
+        self.polling = max(self.polling, ASKING)
 
     def end(self, lanes: Lanes) -> None:
         """End lanes; barriers no longer wait for them."""
@@ -325,10 +334,11 @@ class Machine:
         if not eager:
             return self._next_of_polling()
         if len(eager) < len(ready):
-            # Those that spin on memory never poll; what they wait for may come from one who does.
+            # Not all that spin on memory are known to; what they wait for may come from who polls.
             for group in ready:
-                group.waited += group.polling
-                group.polling = group.polling and group.waited < POLITENESS
+                group.waited += group.polling > 0
+                if group.waited >= POLITENESS:
+                    group.polling = 0
         best = eager[self._choose(eager)]
         ready.remove(best)
         return best
@@ -344,16 +354,22 @@ class Machine:
 
     def _next_of_polling(self) -> Group:
         """Everyone polls: let something happen, then take the one that has waited longest."""
-        self.asynchronous.complete_one()
+        if any(group.polling == AWAITING for group in self._ready):
+            self.asynchronous.complete_one()
+            self.wake = True
+        elif any(group.condition and not group.condition.meets for group in self._blocked):
+            # Those that ask for memory wait, perhaps, for one of these.
+            self.wake |= self.asynchronous.complete_one(self._awaited())
         for group in self._ready:
-            group.polling = False
-        self._resume()
+            group.polling = 0
+        if self.wake:
+            self._resume()
         return self._ready.pop(0)
 
     def _advance(self, group: Group) -> None:
         """Run a group through straight-line code to the next place where groups may meet."""
         self.group = group
-        self.polling = False
+        self.polling = 0
         program = self.program
         lanes, undefined = group.lanes, self.undefined
         stop = program.segment_ends[group.pc]
@@ -397,7 +413,7 @@ class Machine:
                 and other.stack == group.stack
             ):
                 other.lanes = other.lanes.union(group.lanes)
-                other.polling |= group.polling
+                other.polling = max(other.polling, group.polling)
                 return
         groups.append(group)
 

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from astdsl.emulator import run
+from astdsl.emulator.isa.atomic import Turn
 from tests.emulator.running import bits_of, module
 
 REGISTERS = ".reg .b64 %d<16>; .reg .b32 %r<32>; .reg .b16 %h<4>; .reg .pred %p<8>;"
@@ -131,3 +132,81 @@ def test_128_bits_are_exchanged_and_compared_as_one() -> None:
     run(text, "k", (1,), (1,), [memory, out])
     assert memory.tolist() == [1, 7]
     assert out.tolist() == [7, 2, 7, 2]
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_lanes_compare_in_their_turns(shared: bool) -> None:
+    rng = np.random.default_rng(5)
+    memory = rng.integers(0, 4, N).astype(np.uint32)
+    places = rng.integers(0, 7, N) if shared else rng.permutation(N)
+    values = rng.integers(0, 4, N).astype(np.uint32)
+    after, before = atomic("cas.b32", memory, values, places, third="%r9")
+    expected, seen = memory.tolist(), []
+    for value, place in zip(values.tolist(), places.tolist(), strict=True):
+        seen.append(expected[place])
+        expected[place] = place if expected[place] == value else expected[place]
+    assert after.tolist() == expected
+    assert before.tolist() == seen
+
+
+@pytest.fixture
+def taken(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Return a list that fills with the number of lanes of each turn of an atomic."""
+    counts: list[int] = []
+    begin = Turn.__init__
+
+    def counted(self: Turn, lanes: Any, turn: Any) -> None:
+        begin(self, lanes, turn)
+        counts.append(self.lanes.n)
+
+    monkeypatch.setattr(Turn, "__init__", counted)
+    return counts
+
+
+# Each thread puts its number before those that are in a list, whose head is a word.
+PUSH = """mov.u32 %r0, %tid.x; ld.param.u64 %d0, [p0]; ld.param.u64 %d1, [p1];
+  mul.wide.u32 %d2, %r0, 4; add.u64 %d2, %d1, %d2; ld.relaxed.gpu.global.b32 %r1, [%d0];
+  AGAIN: st.relaxed.gpu.global.b32 [%d2], %r1;
+  atom.acq_rel.gpu.global.cas.b32 %r2, [%d0], %r1, %r0; setp.ne.u32 %p0, %r1, %r2;
+  mov.u32 %r1, %r2; @%p0 bra AGAIN;"""
+
+
+@pytest.mark.parametrize("order", ["min-pc", "max-pc", 3])
+def test_compares_that_fail_at_one_word_take_one_turn(order: Any, taken: list[int]) -> None:
+    head, links = np.full(1, 999, np.uint32), np.zeros(N, np.uint32)
+    run(module(PUSH, ["u64"] * 2, REGISTERS), "k", (1,), (N,), [head, links], order=order)
+    listed = [int(head[0])]
+    while listed[-1] != 999:
+        listed.append(int(links[listed[-1]]))
+    assert sorted(listed[:-1]) == list(range(N))
+    assert len(taken) < 5 * N
+
+
+def test_wide_compares_that_fail_at_one_word_take_one_turn(taken: list[int]) -> None:
+    memory, out = np.array([1, 2], np.uint64), np.zeros(N, np.uint64)
+    body = """ld.param.u64 %d0, [p0]; ld.param.u64 %d1, [p1]; mov.u32 %r0, %tid.x;
+      mul.wide.u32 %d2, %r0, 8; add.u64 %d1, %d1, %d2; mov.u64 %d3, 1; mov.u64 %d4, 2;
+      cvt.u64.u32 %d5, %r0; add.u64 %d5, %d5, 7; mov.b128 %q0, {%d3, %d4};
+      mov.b128 %q1, {%d5, %d4}; atom.global.cas.b128 %q2, [%d0], %q0, %q1;
+      mov.b128 {%d6, %d7}, %q2; st.global.b64 [%d1], %d6;"""
+    text = module(body, ["u64", "u64"], REGISTERS + ".reg .b128 %q<6>;")
+    run(text, "k", (1,), (N,), [memory, out])
+    assert memory.tolist() == [7, 2]
+    assert out.tolist() == [1] + [7] * (N - 1)
+    assert taken == [1, N - 1]
+
+
+@pytest.mark.parametrize("space", ["shared", "generic"])
+def test_words_of_two_blocks_are_not_one(space: str, taken: list[int]) -> None:
+    out = np.zeros(4 * 32, np.uint32)
+    word = "[sh]" if space == "shared" else "[%d3]"
+    body = f"""mov.u32 %r0, %tid.x; mov.u32 %r3, %ctaid.x; mad.lo.u32 %r4, %r3, 32, %r0;
+      mov.u32 %r5, sh; cvt.u64.u32 %d2, %r5; cvta.shared.u64 %d3, %d2;
+      ld.param.u64 %d0, [p0]; mad.wide.u32 %d1, %r4, 4, %d0; setp.eq.u32 %p0, %r0, 0;
+      @%p0 st.shared.b32 [sh], %r3; bar.sync 0;
+      atom{".shared" if space == "shared" else ""}.add.u32 %r1, {word}, 8;
+      st.global.b32 [%d1], %r1;"""
+    text = module(body, ["u64"], REGISTERS + ".shared .align 4 .b8 sh[4];")
+    run(text, "k", (4,), (32,), [out])
+    assert out.tolist() == [block + 8 * thread for block in range(4) for thread in range(32)]
+    assert taken == [4] * 32

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from astdsl.emulator import run, watch
+from astdsl.emulator.machine import Group, Machine
 from tests.emulator.asm import faulting, kernel, wait
 
 BEGIN = """
@@ -172,6 +173,63 @@ def test_who_asks_is_not_starved_by_who_spins(order: Any) -> None:
       @%p0 st.volatile.shared.u32 [%r1], 1; bra END;
       B: ld.volatile.shared.u32 %r44, [%r1]; setp.eq.u32 %p24, %r44, 0; @%p24 bra B;"""
     launch(body, threads=96, order=order)
+
+
+@pytest.fixture
+def rounds(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Return a list that fills with the rounds of each group that a machine runs."""
+    run_rounds: list[int] = []
+    advance = Machine._advance
+
+    def counted(self: Machine, group: Group) -> None:
+        run_rounds.append(group.pc)
+        advance(self, group)
+
+    monkeypatch.setattr(Machine, "_advance", counted)
+    return run_rounds
+
+
+# The holder takes as many rounds as it counts; then it gives the lock back.
+HOLD = """mov.u32 %r30, 0; L: add.u32 %r30, %r30, 1; setp.lt.u32 %p9, %r30, 20; @%p9 bra L;
+  atom.release.gpu.global.exch.b32 %r22, [%d0], 0;"""
+TAKE = "atom.acquire.gpu.global.cas.b32 %r20, [%d0], 0, 1; setp.ne.u32 %p8, %r20, 0;"
+LOCKS = {
+    "asked alone": f"@!%p0 bra END; T: {TAKE} @%p8 bra T; {HOLD}",
+    "asked with pauses": f"@!%p0 bra END; T: {TAKE} @!%p8 bra H; nanosleep.u32 9; bra T; H: {HOLD}",
+    "looked at first": "@!%p0 bra END; T: ld.volatile.global.u32 %r21, [%d0];"
+    f"setp.ne.u32 %p8, %r21, 0; @%p8 bra T; {TAKE} @%p8 bra T; {HOLD}",
+    "asked for a block": """@%p0 mov.u32 %r20, 0; T:
+      @%p0 atom.acquire.gpu.global.cas.b32 %r20, [%d0], 0, 1; @%p0 st.shared.u32 [%r1], %r20;
+      bar.sync 0; ld.shared.u32 %r21, [%r1]; bar.sync 0; setp.ne.u32 %p8, %r21, 0; @%p8 bra T;
+      @!%p0 bra END;"""
+    + HOLD,
+    "of each lane": f"T: {TAKE} @%p8 bra N; {HOLD} bra END; N: bra T;",
+}
+
+
+@pytest.mark.parametrize("order", ["min-pc", "max-pc", "round-robin"])
+@pytest.mark.parametrize("lock", LOCKS)
+def test_who_asks_for_a_lock_in_vain_lets_its_holder_go_first(
+    lock: str, order: Any, rounds: list[int]
+) -> None:
+    blocks, threads = (1, 32) if lock == "of each lane" else (6, 64)
+    launch(LOCKS[lock], blocks, threads=threads, order=order)
+    assert len(rounds) < 40 * (blocks if blocks > 1 else threads)
+
+
+def test_who_asks_for_memory_lets_a_copy_that_others_wait_for_happen(rounds: list[int]) -> None:
+    """Warp 1 waits for a copy, which happens as late as it may; warp 2 spins on its answer."""
+    body = f"""@%p0 st.shared.u32 [%r1], 0; {BARRIERS} shr.u32 %r40, %r0, 5;
+      setp.eq.u32 %p20, %r40, 1; setp.eq.u32 %p21, %r40, 2; @%p20 bra A; @%p21 bra B; bra END;
+      A: setp.ne.u32 %p22, %r0, 32; @%p22 bra W; add.u32 %r41, %r1, 96;
+      mbarrier.arrive.expect_tx.shared::cta.b64 _, [%r2], 16;
+      cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%r41], [%d0], 16, [%r2];
+      W: {wait("%r2", 0, "x")} setp.eq.u32 %p22, %r0, 32;
+      @%p22 st.volatile.shared.u32 [%r1], 1; bra END;
+      B: add.u32 %r30, %r30, 1; ld.volatile.shared.u32 %r44, [%r1];
+      setp.eq.u32 %p24, %r44, 0; @%p24 bra B;"""
+    launch(body, threads=96, completion="late")
+    assert len(rounds) < 32
 
 
 COUNT = "add.u32 %r30, %r30, 1; setp.lt.u32 %p9, %r30, {n}; @%p9 bra L;"

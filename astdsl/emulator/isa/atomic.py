@@ -18,6 +18,7 @@ from astdsl.emulator.deadlock import Polls
 from astdsl.emulator.isa import Execute, executes
 from astdsl.emulator.isa.memory import SPACES, extended, space_of, strength_of, strongly
 from astdsl.emulator.ledger import Strength
+from astdsl.emulator.memory import WINDOW_SHIFT, WINDOWS
 from astdsl.emulator.scalars import UNSIGNED, Array, Scalar, all_of
 from astdsl.emulator.syntax import Vector
 from astdsl.emulator.undefined import (
@@ -52,6 +53,9 @@ _UPDATES: dict[str, Update] = {
 _WORDS = ("relaxed", "acquire", "release", "acq_rel", "cta", "cluster", "gpu", "sys", "noftz",
           "ftz", "shared::cta", "shared::cluster", "L2::cache_hint")  # fmt: skip
 _VECTORS = ("v2", "v4", "v8")
+# Addresses in windows have no bits from here on.
+_CLUSTER_SHIFT = 48
+_SHARED = WINDOWS["shared"] >> WINDOW_SHIFT
 
 
 @executes("atom", tracks=True)
@@ -104,8 +108,9 @@ def _wide(ops: Operands, args: Any, result: Any) -> Execute:
     def execute(m: Machine, lanes: Lanes) -> None:
         addresses = np.broadcast_to(address(m, lanes), lanes.n)
         operands = np.broadcast_to(value(m, lanes), (lanes.n, 2))
-        before, unknown = np.empty((lanes.n, 2), np.uint64), np.zeros((lanes.n, 2), np.uint64)
-        for turn in turns(addresses):
+        before, after, unknown = (np.zeros((lanes.n, 2), np.uint64) for _ in range(3))
+        words = _words(m, lanes, space, addresses)
+        for turn in swaps(words, operands, after) if compares else turns(words):
             some = Turn(lanes, turn)
             with strongly(m, strength.scope):
                 old, missing = m.memory.load(
@@ -122,8 +127,9 @@ def _wide(ops: Operands, args: Any, result: Any) -> Execute:
                 m.memory.store(m, some.lanes, space, addresses[some.at], new, left)
                 if np.array_equal(new, old):
                     m.memory.version = version
-            m.state(Polls).note_memory(m, some.lanes, space, addresses[some.at])
+            after[some.at] = new
             _signal(m, some.lanes, space, addresses[some.at], strength)
+        m.state(Polls).note_memory(m, lanes, space, addresses, before if write else None)
         m.wake = True
         if write is not None:
             write(m, lanes, before)
@@ -168,13 +174,16 @@ class _Atomic:
             others = _spread(self.third(m, lanes), lanes.n, self.scalar)
         before = np.empty(operands.shape, self.scalar.dtype)
         unknown = np.zeros(lanes.n, UNSIGNED[self.scalar.bits])
-        for turn in turns(addresses):
+        after, words = np.empty_like(before), _words(m, lanes, self.space, addresses)
+        for turn in turns(words) if others is None else swaps(words, operands, after):
             some = Turn(lanes, turn)
             third = None if others is None else others[some.at]
-            before[some.at], missing = self._exchange(
+            before[some.at], after[some.at], missing = self._exchange(
                 m, some.lanes, addresses[some.at], operands[some.at], third
             )
             unknown[some.at] = 0 if missing is None else missing
+        answers = before if self.write else None
+        m.state(Polls).note_memory(m, lanes, self.space, addresses, answers)
         m.wake = True
         if self.write is not None:
             self.write(m, lanes, before)
@@ -183,8 +192,11 @@ class _Atomic:
 
     def _exchange(
         self, m: Machine, lanes: Lanes, addresses: Array, operand: Array, third: Array | None
-    ) -> tuple[Array, Array | None]:
-        """Update distinct addresses; return what they held, and its undefined bits."""
+    ) -> tuple[Array, Array, Array | None]:
+        """Update addresses; return what they held, what they hold, and the undefined bits of that.
+
+        They are distinct, or nothing changes.
+        """
         dtype = UNSIGNED[self.scalar.bits]
         with strongly(m, self.strength.scope):
             raw, missing = m.memory.load(m, lanes, self.space, addresses, dtype)
@@ -197,9 +209,8 @@ class _Atomic:
         if np.array_equal(stored, np.ravel(raw)):
             # A lock that stays taken: nothing has changed.
             m.memory.version = version
-        m.state(Polls).note_memory(m, lanes, self.space, addresses)
         _signal(m, lanes, self.space, addresses, self.strength)
-        return old, missing
+        return old, _seen(stored, self.scalar), missing
 
 
 def _strength(ops: Operands) -> Strength:
@@ -224,10 +235,52 @@ class Turn:
         self.lanes = lanes if turn is None else type(lanes).of(lanes.index[turn])
 
 
-def turns(addresses: Array) -> Iterator[Array | None]:
-    """Split places so that no address occurs twice in one turn, in order; None = all at once."""
-    order = np.argsort(addresses, kind="stable")
-    ranked = addresses[order]
+def _words(m: Machine, lanes: Lanes, space: str, addresses: Array) -> Array:
+    """Return a number for the word that each lane reaches: the same for the same word."""
+    if space not in ("", "generic", "shared"):
+        return addresses
+    # Shared memory is of a block, or of a cluster, whose blocks are told apart by the address.
+    clusters = m.block_of[lanes.sel] // m.launch.cluster_size
+    inside = True if space == "shared" else addresses >> WINDOW_SHIFT == _SHARED
+    words: Array = addresses + (clusters * inside << _CLUSTER_SHIFT)
+    return words
+
+
+def swaps(words: Array, wanted: Array, held: Array) -> Iterator[Array | None]:
+    """Split places so that each lane compares as if alone, in order; None = all at once.
+
+    Whoever finds in its word what it does not want changes nothing: those that follow each other
+    there do so in one turn. After each turn `held` says what is in the words of its lanes.
+    """
+    order = np.argsort(words, kind="stable")
+    ranked, wanted = words[order], wanted[order]
+    starts = np.flatnonzero(np.append(True, ranked[1:] != ranked[:-1]))
+    n = len(ranked)
+    ends = np.append(starts[1:], n)
+    if len(starts) == n:
+        yield None
+        return
+    place, each = np.arange(n), np.repeat(np.arange(len(starts)), ends - starts)
+    following = starts.copy()
+    while (left := following < ends).any():
+        first = following[left]
+        yield np.sort(order[first])
+        now = held[order[np.minimum(following, ends - 1)]]
+        following[left] += 1
+        equal = wanted == now[each]
+        finds = equal if equal.ndim == 1 else equal.all(axis=1)
+        stop = np.where(finds & (place >= following[each]), place, n)
+        stop = np.minimum(np.minimum.reduceat(stop, starts), ends)
+        failing = (place >= following[each]) & (place < stop[each])
+        if failing.any():
+            yield np.sort(order[failing])
+        following = stop
+
+
+def turns(words: Array) -> Iterator[Array | None]:
+    """Split places so that no word occurs twice in one turn, in order; None = all at once."""
+    order = np.argsort(words, kind="stable")
+    ranked = words[order]
     new = np.ones(len(ranked), np.bool_)
     new[1:] = ranked[1:] != ranked[:-1]
     if all_of(new):

@@ -183,7 +183,7 @@ def _ordered(ops: Operands, load: Load, width: int) -> Load:
     def strong(m: Machine, lanes: Lanes, space: str, at: Array, dtype: Any, count: int) -> Loaded:
         with strongly(m, strength.scope):
             found = load(m, lanes, space, at, dtype, count)
-        m.state(Polls).note_memory(m, lanes, space, at)
+        m.state(Polls).note_memory(m, lanes, space, at, found[0])
         if m.guard is not None:
             m.guard.signal(lanes, space, at, strength, reads=True)
         return found
