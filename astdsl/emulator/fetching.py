@@ -22,6 +22,7 @@ from astdsl.emulator.scalars import all_of, any_of
 
 if TYPE_CHECKING:
     from astdsl.emulator.copies import Transfer
+    from astdsl.emulator.global_accesses import Access
     from astdsl.emulator.lanes import Lanes
     from astdsl.emulator.scalars import Array, BoolArray
 
@@ -111,8 +112,7 @@ class BulkFetch:
         read, inside = self._transfer.addresses, self._transfer.inside
         unit = min(width, size)
         units = _units(read.reshape(-1) if inside is None else read[inside], size, unit)
-        found: BoolArray = np.isin(_units(addresses, width, unit), units).any(axis=1)
-        return found
+        return np.asarray(np.isin(_units(addresses, width, unit), units).any(axis=1))
 
     def reader(self, address: int, width: int) -> int:
         """Return a lane that reads some of the `width` bytes at an address."""
@@ -120,7 +120,7 @@ class BulkFetch:
         mine = (read < address + width) & (address < read + self._transfer.unit_bytes)
         if inside is not None:
             mine &= inside
-        return self._transfer.lanes.first(mine.any(axis=1))
+        return self._transfer.lanes.first(np.asarray(mine.any(axis=1)))
 
 
 InFlight: TypeAlias = Fetch | BulkFetch
@@ -156,7 +156,14 @@ class Fetching:
         if not any_of(fetch.open):
             self._fetches.remove(fetch)
 
-    def reached(self, addresses: Array, width: int) -> Iterator[tuple[InFlight, BoolArray]]:
+    def require_read(self, access: Access) -> None:
+        """Fault if a write changes what a copy in flight is still reading."""
+        for fetch, reached in self._reached(access.addresses, access.width):
+            bad = reached & access.changes()
+            if any_of(bad):
+                raise _still_read(access, int(np.argmax(bad)), fetch)
+
+    def _reached(self, addresses: Array, width: int) -> Iterator[tuple[InFlight, BoolArray]]:
         """Yield the copies that accesses of `width` bytes touch the source of, and which do."""
         if not self._fetches:
             return
@@ -166,6 +173,20 @@ class Fetching:
                 found = fetch.reached(addresses, width)
                 if any_of(found):
                     yield fetch, found
+
+
+def _still_read(access: Access, lane: int, fetch: InFlight) -> Exception:
+    """Return the fault of who changes what a copy is still reading."""
+    m, address = access.m, int(access.addresses[lane])
+    who = m.lane_text(fetch.reader(address, access.width))
+    verb = "is written" if access.past is None else f"is overwritten by the {access.what}"
+    return m.fault(
+        "E250" if access.past is None else "E251",
+        f"global memory at {address:#x} in {access.allocation.name} {verb} while the "
+        f"{fetch.issue.what} (of {who}, {fetch.issue.place}) is still reading it",
+        int(access.lanes[lane]),
+        help=fetch.help,
+    )
 
 
 def _units(addresses: Array, width: int, unit: int) -> Array:

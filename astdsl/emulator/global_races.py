@@ -21,7 +21,7 @@ import numpy as np
 
 from astdsl.emulator.clocks import SCOPES, BlockClocks, Clocks
 from astdsl.emulator.ended_blocks import EndedBlocks
-from astdsl.emulator.fetching import BulkFetch, Fetching, InFlight
+from astdsl.emulator.fetching import BulkFetch, Fetching
 from astdsl.emulator.global_accesses import Access, Read, elements, of_copy
 from astdsl.emulator.global_proxies import GlobalProxies, Past
 from astdsl.emulator.issues import Issue
@@ -284,11 +284,8 @@ class GlobalRaces:
             self._keep(low, read)
 
     def _write(self, access: Access) -> None:
-        for fetch, reached in self.fetching.reached(access.addresses, access.width):
-            bad = reached & access.changes()
-            if bad.any():
-                raise self._fetched(access, int(np.argmax(bad)), fetch)
         if access.allocation.low in self._lost:
+            self.fetching.require_read(access)
             return
         for read in self._log.pop(access.allocation.low, ()):
             self._logged_bytes -= _LOGGED * read.addresses.nbytes
@@ -297,6 +294,7 @@ class GlobalRaces:
         changes = None if exclusive else access.changes()
         for each, reach in self._others(access):
             self._check(access, each, (READ, ELSEWHERE, WRITTEN), reach, changes)
+        self.fetching.require_read(access)
         if changes is not None and self._alone and not changes.all():
             access = access.some(changes)
         if len(access.addresses):
@@ -566,19 +564,6 @@ class GlobalRaces:
             text = f"{what} is {verb} while a copy of {who} ({where}) still writes it"
         code = "E250" if access.past is None else "E251"
         return access.m.fault(code, text, int(access.lanes[lane]), help=_WAIT)
-
-    def _fetched(self, access: Access, lane: int, fetch: InFlight) -> Exception:
-        """Return the fault of who changes what a copy is still reading."""
-        m, address = access.m, int(access.addresses[lane])
-        who = m.lane_text(fetch.reader(address, access.width))
-        verb = "is written" if access.past is None else f"is overwritten by the {access.what}"
-        return m.fault(
-            "E250" if access.past is None else "E251",
-            f"global memory at {address:#x} in {access.allocation.name} {verb} while the "
-            f"{fetch.issue.what} (of {who}, {fetch.issue.place}) is still reading it",
-            int(access.lanes[lane]),
-            help=fetch.help,
-        )
 
     def _hidden(self, access: Access, lane: int, address: int, other: int, kind: int) -> Exception:
         """Return the fault of a copy that does not see an ordinary write."""

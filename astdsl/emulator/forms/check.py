@@ -266,6 +266,10 @@ def _nothing(ops: Operands, arg: Argument) -> Hashable:
     return None
 
 
+def _of_register(ops: Operands, arg: Any) -> Hashable:
+    return ops.function.register_type(arg.name) or arg.name
+
+
 def _of_address(ops: Operands, arg: Any) -> Hashable:
     if isinstance(arg.base, Symbol):
         found = ops.symbols(arg.base.name)
@@ -274,7 +278,7 @@ def _of_address(ops: Operands, arg: Any) -> Hashable:
 
 
 _KINDS_OF: dict[type, Callable[[Operands, Any], Hashable]] = {
-    Register: lambda ops, arg: ops.function.register_type(arg.name) or arg.name,
+    Register: _of_register,
     Immediate: lambda ops, arg: (arg.kind, arg.value == _LINE_BYTES),
     Symbol: lambda ops, arg: arg.name,
     Negated: lambda ops, arg: _kind(ops, arg.operand),
