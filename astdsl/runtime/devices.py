@@ -141,7 +141,9 @@ class Emulator:
                         ptx, entry.name, (grid, 1, 1), (entry.threads, 1, 1), given,
                         shared_bytes=entry.shared_bytes, exclusive=True,
                         crew_threads=entry.threads // warpgroups if warpgroups else 0,
-                        uninitialised=[x for i, x in unwritten.items() if i in passed], **options,
+                        uninitialised=[x for i, x in unwritten.items() if i in passed],
+                        # Our compiler leaves no fence or wait to the assembler.
+                        strict=True, **options,
                     )  # fmt: skip
                 except DeviceFault as fault:
                     if log is not None:

@@ -72,6 +72,13 @@ class Maker:
         op = ops.Compare(span=self.span, x=x, y=y, predicate=predicate)
         return self.add_op(op).result
 
+    def none_is_negative(self, numbers: Sequence[Value]) -> Value:
+        """Write whether all numbers are 0 or more: a sign bit stays in `or`."""
+        first, *others = numbers
+        for other in others:
+            first = self.binary(ops.BitOr, first, other)
+        return self.compare("ge", first, self.number(0))
+
     def true(self) -> Value:
         """Write the condition that always holds."""
         return self.number(True, scalar(boolean))

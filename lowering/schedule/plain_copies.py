@@ -1,4 +1,4 @@
-"""Copies by hand of windows that TMA cannot describe: threads load and store them.
+"""Copies by hand of windows that TMA cannot describe, or not write: threads load and store them.
 
 Before
     CopyIn x[window] -> buffer[slot], barrier
@@ -13,7 +13,7 @@ Invariant: what the barrier tells is there, for whoever reads the buffer; one co
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from astdsl.errors import UnsupportedFeature
@@ -21,7 +21,9 @@ from astdsl.ir import ops
 from astdsl.ir.core import Block, Module, Op, Value, walk
 from astdsl.ir.rewrite import replace_body, rewrite_block
 from astdsl.lowering.schedule.build import Maker
+from astdsl.lowering.schedule.signs import Signs
 from astdsl.lowering.tensor_maps import why_no_map
+from astdsl.lowering.windows import Forms
 
 Emit = Callable[[Op], Op]
 Write = Callable[[Maker], None]
@@ -34,9 +36,17 @@ def spell_out_copies(module: Module) -> Module:
     """
     alone = _copies_of_one_warp(module.body)
     _require_maps(alone)
+    signs = Signs(module.body, Forms(module.body))
 
     def spelled(op: ops.Copy, emit: Emit) -> tuple[Value, ...] | None:
-        return None if op in alone or not why_no_map(op) else _SPELLED[type(op)](op, emit)
+        if op in alone:
+            return None
+        if why_no_map(op):
+            return _SPELLED[type(op)](op, emit)
+        outside = [v for v in op.starts if not signs.is_nonnegative(v)]
+        if not isinstance(op, ops.CopyOut) or not outside:
+            return None
+        return _copied_from_0_on(op, outside, emit)
 
     return replace_body(module, rewrite_block(module.body, dict.fromkeys(_SPELLED, spelled)))
 
@@ -77,6 +87,17 @@ def _copied_out(op: ops.CopyOut, emit: Emit) -> tuple[Value, ...]:
         maker.add_op(ops.Store(span=op.span, **_window(op), value=tile))
 
     return _written(op, empty, lambda _: None, emit)
+
+
+def _copied_from_0_on(op: ops.Copy, starts: Sequence[Value], emit: Emit) -> tuple[Value, ...]:
+    """Emit a copy to global memory where its window begins in the array, else what threads do."""
+    maker, other = Maker(op.span), Maker(op.span)
+    _SPELLED[type(op)](op, other.add_op)
+    inside = maker.none_is_negative(starts)
+    maker.when(inside, lambda m: m.add_op(op), lambda m: m.ops.extend(other.ops))
+    for made in maker.ops:
+        emit(made)
+    return ()
 
 
 def _written(op: ops.Copy, move: Write, finish: Write, emit: Emit) -> tuple[Value, ...]:

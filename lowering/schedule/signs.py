@@ -6,7 +6,7 @@ overflow; of what is not said, nothing is known.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import cached_property
 from typing import Any, TypeAlias
 
@@ -21,12 +21,14 @@ _Rule: TypeAlias = Callable[["Signs", Any, int], bool]
 
 
 class Signs:
-    """Answers for the values of one block of operations; `forms` are those of the same values."""
+    """Answers for the values of some operations, whose `forms` are given.
 
-    def __init__(self, body: Block, forms: Forms) -> None:
+    `counted` are values from 0 on that no operation makes: the number of a block of threads.
+    """
+
+    def __init__(self, body: Block, forms: Forms, counted: Iterable[Value] = ()) -> None:
         self._forms = forms
-        # The number of a block of threads, where the block of operations is what those do.
-        self._counted = frozenset(body.args)
+        self._counted = frozenset(counted)
         self._body = body
         self._known: dict[Value, bool] = {}
 

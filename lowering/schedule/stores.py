@@ -15,14 +15,10 @@ order would be lost.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from astdsl.ir import ops
-from astdsl.ir.core import Value
 from astdsl.ir.rewrite import clone_op
 from astdsl.ir.types import GMEM
 from astdsl.lowering.schedule.block import BlockScheduler, schedules
-from astdsl.lowering.schedule.build import Maker
 from astdsl.lowering.schedule.copies_out import slots_of
 from astdsl.lowering.schedule.independence import separated
 from astdsl.lowering.tensor_maps import why_not
@@ -106,7 +102,7 @@ def _copy_out(scheduler: BlockScheduler, op: ops.Store) -> None:
     may_be_outside = [v for v in op.starts if not scheduler.signs.is_nonnegative(v)]
     if may_be_outside:
         stored = clone_op(op, scheduler.values)
-        begins_inside = _none_is_negative(maker, scheduler.each(may_be_outside))
+        begins_inside = maker.none_is_negative(scheduler.each(may_be_outside))
         maker.when(
             begins_inside, lambda then: then.add_op(copy), lambda other: other.add_op(stored)
         )
@@ -114,14 +110,6 @@ def _copy_out(scheduler: BlockScheduler, op: ops.Store) -> None:
         maker.add_op(copy)
     maker.add_op(ops.CommitGroup(span=op.span))
     maker.add_op(ops.CounterAdd(span=op.span, counter=counter, amount=maker.number(1)))
-
-
-def _none_is_negative(maker: Maker, numbers: Sequence[Value]) -> Value:
-    """Write whether all numbers are 0 or more: a sign bit stays in `or`."""
-    first, *others = numbers
-    for other in others:
-        first = maker.binary(ops.BitOr, first, other)
-    return maker.compare("ge", first, maker.number(0))
 
 
 @schedules(ops.Atomic)
