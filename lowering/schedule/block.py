@@ -81,7 +81,7 @@ class BlockScheduler:
     def __init__(self, launch: ops.Launch, target: Target) -> None:
         self.target = target
         self.forms = Forms(launch.body)
-        self.signs = Signs(launch.body, self.forms, launch.body.args)
+        self.signs = Signs(launch.body, self.forms, launch.body.args, launch.warpgroups)
         self.values: dict[Value, Value] = {}
         self.slots: dict[Value, Slot] = {}
         self.accumulators: dict[Value, Value] = {}

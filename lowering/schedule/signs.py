@@ -24,10 +24,13 @@ class Signs:
     """Answers for the values of some operations, whose `forms` are given.
 
     `counted` are values from 0 on that no operation makes: the number of a block of threads.
+    `warpgroups` is how many a block has.
     """
 
-    def __init__(self, body: Block, forms: Forms, counted: Iterable[Value] = ()) -> None:
-        self._forms = forms
+    def __init__(
+        self, body: Block, forms: Forms, counted: Iterable[Value] = (), warpgroups: int = 1
+    ) -> None:
+        self._forms, self.warpgroups = forms, warpgroups
         self._counted = frozenset(counted)
         self._body = body
         self._known: dict[Value, bool] = {}
@@ -57,12 +60,29 @@ class Signs:
         return rule is not None and rule(self, maker, depth - 1)
 
     def _is_sum(self, value: Value, depth: int) -> bool:
-        """Whether a value is a sum of products of such values."""
+        """Whether a value is a sum of products of such values, less what some may be at most."""
         form = self._forms[value]
-        factors = form.values() - {value}
-        if form.constant < 0 or any(c < 0 for c in form.terms.values()) or value in form.values():
+        if value in form.values():
             return False
-        return all(self.is_nonnegative(v, depth - 1) for v in factors)
+        least = form.constant
+        for product, factor in form.terms.items():
+            most = self.most(product[0]) if len(product) == 1 and factor < 0 else None
+            if factor < 0 and most is None:
+                return False
+            least += factor * (most or 0)
+        added = {v for product, factor in form.terms.items() if factor > 0 for v in product}
+        return least >= 0 and all(self.is_nonnegative(v, depth - 1) for v in added)
+
+    def most(self, value: Value) -> int | None:
+        """Return a number that a scalar is never above, where its maker tells one."""
+        maker = self._forms.makers.get(value)
+        rule = _MOST.get(type(maker)) if maker else None
+        return rule(self, maker) if rule else None
+
+    def constant(self, value: Value) -> int | None:
+        """Return the number that a scalar always is, None if there is none."""
+        form = self._forms[value]
+        return form.constant if form.is_constant else None
 
     def _begins_at_0(self, axis: Axis, depth: int) -> bool:
         return all(self.is_nonnegative(v, depth - 1) for v in (axis.low, axis.step))
@@ -93,11 +113,36 @@ def _of_branch(signs: Signs, op: ops.If, depth: int) -> bool:
 
 
 def _of_cast(signs: Signs, op: ops.Cast, depth: int) -> bool:
+    return _keeps(op) and signs.is_nonnegative(op.x, depth)
+
+
+def _keeps(op: ops.Cast) -> bool:
+    """Whether every integer stays what it is, or becomes one that is never below 0."""
     old, new = op.x.tile.dtype, op.dtype
-    widens = old.is_integer and new.is_integer and new.bits >= old.bits + (not old.is_signed)
-    return widens and signs.is_nonnegative(op.x, depth)
+    return old.is_integer and new.is_integer and new.bits >= old.bits + (not old.is_signed)
 
 
+def _below_divisor(signs: Signs, op: ops.Remainder) -> int | None:
+    divisor = signs.constant(op.y)
+    return divisor - 1 if divisor is not None and divisor > 0 else None
+
+
+def _of_mask(signs: Signs, op: ops.BitAnd) -> int | None:
+    masks = [m for m in map(signs.constant, (op.x, op.y)) if m is not None and m >= 0]
+    return min(masks, default=None)
+
+
+def _of_kept(signs: Signs, op: ops.Cast) -> int | None:
+    return signs.most(op.x) if _keeps(op) and op.dtype.is_signed else None
+
+
+_MOST: dict[type[Op], Callable[[Signs, Any], int | None]] = {
+    ops.WarpgroupId: lambda signs, op: signs.warpgroups - 1,
+    ops.WarpId: lambda signs, op: 3,
+    ops.Remainder: _below_divisor,
+    ops.BitAnd: _of_mask,
+    ops.Cast: _of_kept,
+}
 _RULES: dict[type[Op], _Rule] = {
     ops.Dim: _always,
     ops.WarpId: _always,

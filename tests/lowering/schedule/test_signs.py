@@ -22,9 +22,11 @@ from astdsl import (
     kernel,
     maximum,
     minimum,
+    parallel,
     pipeline,
     tile,
     u32,
+    warpgroup_id,
     where,
 )
 from tests.witnesses import agree
@@ -101,7 +103,15 @@ def in_an_order(x: In[f32, "M N"], o: Out[f32, "M N"], *, b=32):
 def by_arithmetic(x: In[f32, "M 32"], o: Out[f32, "M 32"], first: u32, other: i32, *, b=16):
     with pipeline(1) as _:
         row = maximum(other * b - 8, 0) // 2 + (other % 3) * b + minimum(i64(first), 4)
-        o[ds(row + where(other > 3, 1, other & 7), b), 0:32] = x[0:b, 0:32]
+        row = row + where(other > 3, 1, other & 7) + 9 - (other & 7) - other % 3
+        o[ds(row, b), 0:32] = x[0:b, 0:32]
+
+
+@kernel(warpgroups=2)
+def by_the_other_warpgroup(x: In[f32, "M 64"], o: Out[f32, "M 64"]):
+    with parallel(x.shape[0] // 64) as i:
+        other = tile(2 * i + 1 - warpgroup_id(), 32)
+        o[other, :] = x[other, :] + 1
 
 
 def test_what_cannot_be_negative_is_copied_without_a_branch() -> None:
@@ -111,3 +121,4 @@ def test_what_cannot_be_negative_is_copied_without_a_branch() -> None:
 
 def test_signs_follow_arithmetic() -> None:
     assert copies_out(by_arithmetic, X, None, 1, 2) == (1, 0)
+    assert copies_out(by_the_other_warpgroup, X.reshape(128, 64)) == (1, 0)
