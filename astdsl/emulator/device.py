@@ -134,7 +134,7 @@ def run(
     while len(waiting):
         launch = Launch(
             grid3, block3, cluster3, waiting.launch(batch), completion, check, order,
-            program.fences if strict is None else Fences(*[strict] * 5), waiting,
+            program.fences if strict is None else Fences.every(strict), waiting,
             fp8_accumulate,
         )  # fmt: skip
         if storage is None or not storage.fits(program, launch, shared_bytes):

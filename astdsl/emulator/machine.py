@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import numpy as np
@@ -88,6 +88,11 @@ class Fences:
     barriers: bool = False
     accumulators: bool = False
     loads: bool = False
+
+    @classmethod
+    def every(cls, said: bool) -> Fences:
+        """Return all of them, or none."""
+        return cls(**dict.fromkeys((each.name for each in fields(cls)), said))
 
 
 @dataclass(frozen=True, slots=True)
