@@ -199,8 +199,10 @@ def _odd_sum(a: Array, b: Array) -> Array:
 def _fma_exact(x: Array, y: Array, z: Array) -> Array:
     """Return the fused product-sum of float64, each element by exact fractions."""
     plain = np.asarray(x * y + z)
-    is_exact = np.isfinite(x) & np.isfinite(y) & np.isfinite(z) & (x != 0) & (y != 0)
-    result = np.array(plain)
+    is_finite = np.isfinite(x) & np.isfinite(y)
+    is_exact = is_finite & np.isfinite(z) & (x != 0) & (y != 0)
+    # A product that is only too large to be rounded is finite beside an infinity.
+    result = np.array(np.where(is_finite & np.isinf(z), z, plain))
     for at in zip(*np.nonzero(np.atleast_1d(is_exact)), strict=True):
         where = at if plain.ndim else ()
         exact = Fraction(float(x[where])) * Fraction(float(y[where])) + Fraction(float(z[where]))
