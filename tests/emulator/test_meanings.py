@@ -55,10 +55,10 @@ def expanded() -> dict[Form, bool]:
     for table in (arithmetic, floating, values):
         for line in filter(None, map(str.strip, table.FORMS.splitlines())):
             syntax, operands, needs = [*line.split(";"), ""][:3]
-            base, *slots = syntax.strip().split(".")
+            slots = syntax.strip().split(".")
             words = [[""] * slot.endswith("?") + slot.rstrip("?").split("/") for slot in slots]
             for chosen in itertools.product(*words):
-                form = ".".join((base, *filter(None, chosen))), len(operands.split())
+                form = ".".join(filter(None, chosen)), len(operands.split())
                 found[form] = bool(needs) and found.get(form, True)
     return found
 

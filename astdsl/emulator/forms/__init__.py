@@ -1,10 +1,11 @@
 """Which forms of instructions there are: the grammar that `ptxas` holds a program to.
 
 A family's table has one form a line: its syntax, its operands, and what it needs. In a syntax,
-`rn/rz?` is a word that may be left out, `lo/hi` one that may not; words may stand in any order but
-for types and spaces. An operand is a value of a type (`t` the last type of the opcode, `1` and `2`
-the first ones), `mem`, `imm`, `sink` or `any`; `+` lets its register be wider, `?` lets it be
-absent, `*4` makes it a vector of four, `*` one of any length or one value; `t|pred` is a pair.
+`rn/rz?` is a word that may be left out, `lo/hi` one that may not, and `add/sub` two opcodes; words
+may stand in any order but for types and spaces. An operand is a value of a type (`t` the last type
+of the opcode, `1` and `2` the first ones), `mem`, `imm`, `sink` or `any`; `+` lets its register be
+wider, `?` lets it be absent, `*4` makes it a vector of four, `*` one of any length or one value;
+`t|pred` is a pair.
 Needs are the least target, the only one (`sm_90a`), Blackwell's `family`, or a target's `own`.
 
 Sources: PTX ISA 6.4 and 9.4 (operands), 9.7 (syntax and target notes of each instruction).
@@ -107,7 +108,9 @@ def _lines() -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
     for table in _TABLES:
         for line in table.FORMS.strip().splitlines():
-            found.setdefault(line.partition(";")[0].partition(".")[0].strip(), []).append(line)
+            opcodes = line.partition(";")[0].partition(".")[0].strip()
+            for opcode in opcodes.split("/"):
+                found.setdefault(opcode, []).append(opcode + line[len(opcodes) :])
     return found
 
 

@@ -2,15 +2,11 @@
 
 FORMS = """
 add.u16/u32/u64/s16/s32/s64/u16x2/s16x2; t t t
-add.sat.s32; t t t
-add.cc.u32/s32/u64/s64; t t t
+add/sub.sat.s32; t t t
+add/sub.cc.u32/s32/u64/s64; t t t
 sub.u16/u32/u64/s16/s32/s64; t t t
-sub.sat.s32; t t t
-sub.cc.u32/s32/u64/s64; t t t
-addc.u16/s16; t t t
-addc.cc?.u32/s32/u64/s64; t t t
-subc.u16/s16; t t t
-subc.cc?.u32/s32/u64/s64; t t t
+addc/subc.u16/s16; t t t
+addc/subc.cc?.u32/s32/u64/s64; t t t
 mul.lo/hi.u16/u32/u64/s16/s32/s64; t t t
 mul.wide.u16/s16; b32 t t
 mul.wide.u32/s32; b64 t t
@@ -25,14 +21,10 @@ mul24.lo/hi.u32/s32; t t t
 mad24.lo/hi.u32/s32; t t t t
 mad24.hi.sat.s32; t t t t
 sad.u16/u32/u64/s16/s32/s64; t t t t
-div.u16/u32/u64/s16/s32/s64; t t t
-rem.u16/u32/u64/s16/s32/s64; t t t
-abs.s16/s32/s64; t t
-neg.s16/s32/s64; t t
-min.u16/u32/u64/s16/s32/s64/u16x2/s16x2; t t t
-min.relu.s32/s16x2; t t t
-max.u16/u32/u64/s16/s32/s64/u16x2/s16x2; t t t
-max.relu.s32/s16x2; t t t
+div/rem.u16/u32/u64/s16/s32/s64; t t t
+abs/neg.s16/s32/s64; t t
+min/max.u16/u32/u64/s16/s32/s64/u16x2/s16x2; t t t
+min/max.relu.s32/s16x2; t t t
 popc.b32/b64; u32 t
 clz.b32/b64; u32 t
 bfind.shiftamt?.u32/u64/s32/s64; u32 t
@@ -44,9 +36,7 @@ szext.clamp/wrap.u32/s32; t t u32
 bmsk.clamp/wrap.b32; t u32 u32
 dp4a.u32/s32.u32/s32; b32 b32 b32 b32
 dp2a.lo/hi.u32/s32.u32/s32; b32 b32 b32 b32
-and.pred/b16/b32/b64; t t t
-or.pred/b16/b32/b64; t t t
-xor.pred/b16/b32/b64; t t t
+and/or/xor.pred/b16/b32/b64; t t t
 not.pred/b16/b32/b64; t t
 cnot.b16/b32/b64; t t
 lop3.b32; t t t t imm
